@@ -67,14 +67,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a rank that stops with an error counts as ended",
         "    if why is not None:\n        _leave(why)\n",
         "    if False:\n        _leave(why)\n",
-        ("test_errors.py::test_when_a_rank_ends_so_do_the_others",),
+        ("test_errors.py::test_when_a_rank_ends_the_others_end",),
     ),
     Mutation(
         "settings",
         "settings that differ between ranks are not noticed",
         "      const std::string differences = Differences(settings);\n",
         "      const std::string differences;\n",
-        ("test_waits.py::test_settings_that_differ_are_named",),
+        ("test_waits.py::test_different_settings_are_named",),
         cpp=True,
     ),
     Mutation(
@@ -82,21 +82,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a rank waits forever for another to end",
         "self._timeout and time.monotonic() - self._worked >= self._timeout:\n",
         "False:\n",
-        ("test_waits.py::test_whom_a_rank_waits_for_is_said_and_the_wait_ends",),
+        ("test_waits.py::test_a_rank_says_whom_it_waits_for_and_the_wait_ends",),
     ),
     Mutation(
         "code",
         "a rank that ends with another exit code than 0 counts as successful",
         "    if _exit_code in (None, 0):\n",
         "    if True:\n",
-        ("test_errors.py::test_any_end_but_a_good_one_is_a_failure_of_the_job",),
+        ("test_errors.py::test_any_end_but_success_fails_the_job",),
     ),
     Mutation(
         "child",
         "a forked child continues as a rank",
         "    group.deactivate_in_child()\n",
         "    pass\n",
-        ("test_gate.py::test_a_forked_child_trains_as_one_process",),
+        ("test_gate.py::test_a_forked_child_trains_like_one_process",),
     ),
     Mutation(
         "deadlock",
@@ -133,7 +133,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "objects of TensorFlow's imports are garbage-collected when a rank fails",
         "        hooking.when_imported(module, lambda _: gc.freeze())\n",
         "        pass\n",
-        ("test_errors.py::test_any_end_but_a_good_one_is_a_failure_of_the_job",),
+        ("test_errors.py::test_any_end_but_success_fails_the_job",),
     ),
     Mutation(
         "off",
@@ -142,7 +142,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "    if not gate.on:\n"
         "        from tensorflow.mpi._src.runtime import c_api\n"
         "        c_api.load()\n",
-        ("test_gate.py::test_closed_nothing_is_loaded",),
+        ("test_gate.py::test_closed_no_library_is_loaded",),
     ),
     Mutation(
         "on",
@@ -150,7 +150,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         '        return Gate(False, "TF_MPI_ENABLE=0", found)\n',
         '        return Gate(True, "TF_MPI_ENABLE=0", found)\n',
         (
-            "test_gate.py::test_closed_nothing_is_loaded",
+            "test_gate.py::test_closed_no_library_is_loaded",
             "test_keras_fit.py::test_with_averaging_off_ranks_behave_like_stock_processes",
         ),
     ),

@@ -1,4 +1,4 @@
-"""What the scripts share: the line by which they tell a test what came out, and arrays in it."""
+"""Helpers for scripts: the line with a script's results for its test, and arrays in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def encode(array: Any) -> list[Any]:
-    """[dtype, shape, bytes in hexadecimal]; compare.decode reads it."""
+    """[dtype, shape, bytes in hexadecimal], which compare.decode reads."""
     array = np.ascontiguousarray(array).reshape(np.shape(array))
     return [array.dtype.name, list(array.shape), array.tobytes().hex()]
 
@@ -22,13 +22,13 @@ def result(values: dict[str, Any]) -> None:
 
 
 def keras_of(words: list[str]) -> Any:
-    """tf_keras if `words` have it, else keras. By its own name: the first script that ranks of
-    tests/pool.py run would choose for all what tf.keras is."""
+    """tf_keras if `words` contain it, else keras. Imported by name, because the first script in
+    pooled ranks (tests/pool.py) would otherwise decide for all of them what tf.keras is."""
     return importlib.import_module("tf_keras" if "tf_keras" in words else "keras")
 
 
 def place() -> tuple[int, int]:
-    """(rank, size); with TEST_UNSYNCHRONISED, the control, of the launcher: nothing averages."""
+    """(rank, size); with TEST_UNSYNCHRONISED, the control, from the launcher: nothing averages."""
     if os.environ.get("TEST_UNSYNCHRONISED"):
         return int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
     import tensorflow as tf
@@ -37,9 +37,9 @@ def place() -> tuple[int, int]:
 
 
 def compiles(since: tuple[int, int] = (2, 20)) -> bool:
-    """Whether compiled steps are averaged here; before TensorFlow 2.20 they are refused.
+    """Whether compiled steps are averaged; with TensorFlow before 2.20 they are refused.
 
-    Cases of jit_compile=True are plain functions there, and what looks into XLA is left out.
+    Cases with jit_compile=True are then plain functions, and checks inside XLA are omitted.
     """
     import tensorflow as tf
 
@@ -48,7 +48,7 @@ def compiles(since: tuple[int, int] = (2, 20)) -> bool:
 
 
 def single_threaded_ops(inter_op: int = 1) -> None:
-    """The same sums in the same order in every process, whatever the machine."""
+    """The same sums in the same order in every process, on any machine."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)

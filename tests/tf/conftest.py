@@ -1,4 +1,4 @@
-"""What the tests that run TensorFlow share: their scripts' folder and a stock TensorFlow."""
+"""Fixtures for tests that run TensorFlow: the folder of their scripts and a stock TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from wheelbuilder.target import describe
 
 SCRIPTS = Path(__file__).parent / "scripts"
 STOCK_VERSION = installed.tensorflow_version()
-FLAVOUR = installed.flavour()  # the same official wheel as ours was made from
+FLAVOUR = installed.flavour()  # ours is built from the same official wheel
 _CACHE = Path(__file__).parents[2] / ".cache"
 STOCK_VENV = _CACHE / ("stock" if FLAVOUR == CPU else f"stock-{FLAVOUR.name}")
 
-# As setuptools does for its own folder: TensorFlow before 2.19 imports distutils, which Python has
-# no more from 3.12 on.
+# As setuptools does for its own folder: TensorFlow before 2.19 imports distutils, which Python no
+# longer has from 3.12 on.
 _DISTUTILS = (
     "import importlib.util as u; "
     "u.find_spec('_distutils_hack') and __import__('_distutils_hack').add_shim()"
@@ -35,12 +35,12 @@ _DISTUTILS = (
 
 @pytest.fixture(scope="module")
 def scripts(request: pytest.FixtureRequest) -> Path:
-    """The folder of the scripts that ranks run: they lie beside their tests."""
+    """The folder of the scripts that ranks run, which is that of the test."""
     return request.path.parent
 
 
 def _is_stock(python: str) -> str | None:
-    """None if `python` is of this version and has the official wheel, else why not."""
+    """None if `python` has this version and the official wheel, else the reason why not."""
     look = "import sys; from importlib.metadata import version as v; print(v('NAME'), sys.version)"
     look = look.replace("NAME", FLAVOUR.official)
     run = subprocess.run([python, "-c", look], capture_output=True, text=True, timeout=120)
@@ -51,7 +51,7 @@ def _is_stock(python: str) -> str | None:
 
 
 def _build_stock() -> None:
-    """Makes STOCK_VENV: the official wheel, before the packages of this environment."""
+    """Creates STOCK_VENV: the official wheel on top of this environment's packages."""
     layout = for_version(Layout.of_checkout(flavour=FLAVOUR), STOCK_VERSION)
     wheel = official_wheel(layout, read_lock(layout.lock), describe(None))
     make = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(STOCK_VENV)]

@@ -1,4 +1,4 @@
-"""One bad file of a reader, by its name: the error of this rank."""
+"""Reads a bad file, given by its name, and prints this rank's error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the files of a folder, and prints what this rank has of each, and what it read for it."""
+"""Reads the files of a folder; prints this rank's part of each, and how much it read for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def numbers(dataset: tf.data.Dataset) -> list[list[float]]:
 
 
 found: dict[str, object] = {}
-tf.mpi.data.from_csv(path("small.csv"))  # all is loaded
+tf.mpi.data.from_csv(path("small.csv"))  # loads everything
 before = bytes_read()
 dataset = tf.mpi.data.from_csv(path("rows.csv"), header=True)
 found["csv bytes"] = bytes_read() - before
@@ -97,7 +97,7 @@ for name in ("MNIST", "CIFAR10", "CIFAR100"):
 folder = DataSet("CSV", data_directory=path("csvs"))
 found["DataSet folder"] = folder.training_data[:, 1].tolist()
 
-# Gradients are weighted by samples: one step of all rows is that of one process.
+# Gradients are weighted by samples, so one step over all rows equals that of one process.
 model = tf.keras.Sequential(
     [tf.keras.layers.Input((2,)), tf.keras.layers.Dense(1, kernel_initializer="ones")]
 )

@@ -1,4 +1,4 @@
-"""Readers of which each rank reads its part: no row twice, none left out, and fewer bytes."""
+"""Readers give each rank its part: no row is read twice or omitted, and fewer bytes are read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def folder(tmp_path_factory: Any) -> Path:
 
     made = tmp_path_factory.mktemp("files")
     rows = np.zeros((ROWS, COLUMNS))
-    rows[:, 0], rows[:, 1] = np.arange(ROWS) % 10, np.arange(ROWS)  # a label, and its number
+    rows[:, 0], rows[:, 1] = np.arange(ROWS) % 10, np.arange(ROWS)  # a label and its number
     rows[:, 2:] = 0.123456
     head = ",".join("abcdefghijkl") + "\n"
     _csv(made / "rows.csv", rows, head=head)
@@ -127,8 +127,8 @@ def test_parts_are_contiguous_and_no_row_is_read_twice(read):
 
 
 def test_a_rank_reads_its_part_of_the_bytes(read, folder):
-    """Of a CSV file twice, and of NetCDF's records, in which the two arrays take turns; and some
-    for heads and blocks: netCDF's library looks at 4 MB first."""
+    """CSV files are read twice, as are NetCDF's records, which interleave two arrays. Headers and
+    blocks add some: the netCDF library reads 4 MB first."""
     size = len(read)
     heads = {"netcdf": 4 << 20}
     kinds = [("csv", "rows.csv", 2), ("hdf5", "rows.h5", 1)]
@@ -140,7 +140,7 @@ def test_a_rank_reads_its_part_of_the_bytes(read, folder):
 
 
 @pytest.mark.skipif(not NETCDF, reason="netCDF4 is not installed: pip install netCDF4")
-def test_netcdf(read):
+def test_netcdf_parts_equal_the_file(read):
     labels = [[i % 10 % 7, i % 10 % 7] for i in range(ROWS)]
     assert [found["netcdf"] for found in read] == parts(labels, len(read))
     for found, mine in zip(read, parts(labels, len(read)), strict=True):
@@ -149,7 +149,7 @@ def test_netcdf(read):
         assert answers == [label for label, _ in mine]
 
 
-def test_dataset_of_csv(read):
+def test_a_csv_dataset_gives_each_rank_its_part(read):
     size = len(read)
     for found, mine in zip(read, parts(list(range(SMALL)), size), strict=True):
         training, validation, labels, classes = found["DataSet csv"]
@@ -164,13 +164,13 @@ def test_dataset_of_csv(read):
     ]
 
 
-def test_dataset_of_classes(read):
+def test_a_dataset_of_classes_gives_each_rank_its_part(read):
     rows = sorted(row for found in read for row in found["DataSet hdf5"])
     assert rows == [[0, i] for i in range(5)] + [[1, 100 + i] for i in range(5)]
 
 
 @pytest.mark.parametrize("name", ["MNIST", "CIFAR10", "CIFAR100"])
-def test_dataset_of_images(read, name):
+def test_a_dataset_of_images_gives_each_rank_its_part(read, name):
     if name == "MNIST":
         numbers = [list(range(50_000)), list(range(50_000, 50_005)), list(range(7))]
     else:
@@ -182,8 +182,8 @@ def test_dataset_of_images(read, name):
         assert [found[name][split][1] for found in read] == parts(labels, len(read))
 
 
-def test_fit_takes_it_as_the_ranks_own(read):
-    """As one process with all rows in a batch; predict has the rank's rows."""
+def test_fit_treats_it_as_the_ranks_own_data(read):
+    """Equal to one process with all rows in a batch; predict returns the rank's rows."""
     x = np.array([[i, 0.5] for i in range(SMALL)])
     y = np.arange(SMALL) % 3
     kernel, bias, losses = np.ones(2), 0.0, []
@@ -208,7 +208,7 @@ BAD = {
 }
 
 
-def test_what_is_wrong_is_told_with_its_row_and_column(launch, scripts, folder, tmp_path):
+def test_bad_values_are_reported_with_row_and_column(launch, scripts, folder, tmp_path):
     for name, (text, _) in BAD.items():
         (tmp_path / name).write_text(text)
     paths = [tmp_path / name for name in BAD]
@@ -222,7 +222,7 @@ def test_what_is_wrong_is_told_with_its_row_and_column(launch, scripts, folder, 
 
 
 @pytest.mark.full
-def test_ranks_hear_of_a_row_that_another_cannot_read(launch, scripts, tmp_path):
+def test_a_row_that_one_rank_cannot_read_is_reported_on_all(launch, scripts, tmp_path):
     path = tmp_path / "late.csv"
     path.write_text("0,1\n" * 999 + "0,x\n")
     run = launch(scripts / "read_errors.py", np=2, args=[path])
@@ -230,8 +230,8 @@ def test_ranks_hear_of_a_row_that_another_cannot_read(launch, scripts, tmp_path)
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_a_pickle_that_calls_something_is_refused(tmp_path, protocol):
-    """NumPy's modules import os, and a pickle of protocol 4 may name what they have imported."""
+def test_a_pickle_that_calls_functions_is_refused(tmp_path, protocol):
+    """NumPy's modules import os, and a pickle of protocol 4 may name anything that they import."""
     images = load("tensorflow.mpi._src.readers.images")
 
     class Evil:
@@ -244,7 +244,7 @@ def test_a_pickle_that_calls_something_is_refused(tmp_path, protocol):
         module, name = b"numpy.testing._private.utils", b"os.mkdir"
         text = text.replace(b"\x8c\x05posix", b"\x8c" + bytes([len(module)]) + module)
         text = text.replace(b"\x8c\x05mkdir", b"\x8c" + bytes([len(name)]) + name)
-        frame = text.index(b"\x95")  # the frame's length is another one now
+        frame = text.index(b"\x95")  # the frame has another length now
         text = text[:frame] + text[frame + 9 :]
     (tmp_path / "cifar-100-python" / "train").write_bytes(text)
     with pytest.raises(pickle.UnpicklingError, match="is not part of a NumPy array"):
@@ -260,7 +260,7 @@ def _refuses(words: str, function: Any, *arguments: Any, **named: Any) -> None:
         function(*arguments, **named)
 
 
-def test_images_that_are_not_what_they_should_be(tmp_path):
+def test_bad_image_files_are_refused(tmp_path):
     images = load("tensorflow.mpi._src.readers.images")
     folder = str(tmp_path)
     _refuses("train-images-idx3-ubyte.gz or mnist.npz, in that folder", images.mnist, folder)
@@ -272,7 +272,7 @@ def test_images_that_are_not_what_they_should_be(tmp_path):
     _refuses("has 0 bytes, but its header says (2,)", images.mnist, folder)
 
 
-def test_arrays_that_cannot_be_read(monkeypatch):
+def test_arrays_that_cannot_be_read_are_refused(monkeypatch):
     arrays = load("tensorflow.mpi._src.readers.arrays")
     _refuses(
         "is a single value; an array with rows is needed",
@@ -287,16 +287,16 @@ def test_arrays_that_cannot_be_read(monkeypatch):
     _refuses("x.nc: to read NetCDF, pip install netCDF4", arrays.netcdf, "x.nc")
 
 
-def test_text_that_cannot_be_read(tmp_path):
+def test_text_that_cannot_be_read_is_refused(tmp_path):
     text = load("tensorflow.mpi._src.readers.text")
     path = tmp_path / "x.csv"
-    path.write_text("1_0,2\n")  # which float() takes, and NumPy does not
+    path.write_text("1_0,2\n")  # which float() accepts and NumPy does not
     _refuses("x.csv: rows from 1 on are not numbers", text.read, str(path))
     with path.open("rb") as file:
         _refuses("became shorter while it was being read", text._exactly, file, 7)
 
 
-def test_a_dataset_that_is_asked_for_what_it_has_not(tmp_path, monkeypatch):
+def test_requests_that_a_dataset_cannot_serve_are_refused(tmp_path, monkeypatch):
     datasets = load("tensorflow.mpi.datasets")
     _refuses(
         "DataSet takes at most 10 arguments after its name", datasets.DataSet, "CSV", *range(11)
@@ -317,7 +317,7 @@ def test_a_dataset_that_is_asked_for_what_it_has_not(tmp_path, monkeypatch):
     _refuses(said, datasets.DataSet, "NETCDF", train_file="x.nc")
 
 
-def test_columns_of_a_csv_file(tmp_path, monkeypatch):
+def test_bad_columns_of_a_csv_file_are_refused(tmp_path, monkeypatch):
     data = load("tensorflow.mpi.data")
     path = tmp_path / "x.csv"
     path.write_text("0,1\n1,2\n")
@@ -327,7 +327,7 @@ def test_columns_of_a_csv_file(tmp_path, monkeypatch):
         str(path),
         label_column=2,
     )
-    other = np.array([[1, 2, 1], [1, 3, 1]])  # rows, columns, whole labels of two ranks
+    other = np.array([[1, 2, 1], [1, 3, 1]])  # rows, columns, integer labels of two ranks
     monkeypatch.setattr(
         data.parts, "of_all_ranks", lambda mine, what: other if what.startswith("columns") else mine
     )

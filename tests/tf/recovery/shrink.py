@@ -1,7 +1,7 @@
-"""Loops of its own in which ranks are killed, and those that are left go on.
+"""Custom loops in which ranks are killed and the remaining ones continue.
 
-argv: how a step runs (eager, function, compiled), then RANK:STEP of each death; the rank is the
-launcher's.
+argv: how a step runs (eager, function, compiled), then RANK:STEP for each death; the rank is the
+launcher's number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PERSON = int(os.environ["OMPI_COMM_WORLD_RANK"])
 
 
 def die_soon() -> None:
-    """At a moment of the next step, or of those that follow."""
+    """Kills this rank at some moment of the next step or of those that follow."""
     wait = random.Random(f"{sys.argv} {PERSON}").uniform(0, 0.02)
 
     def die() -> None:

@@ -1,4 +1,4 @@
-"""A rank is killed in fit, which cannot go on with fewer ranks."""
+"""A rank is killed in fit, which cannot continue with fewer ranks."""
 
 from __future__ import annotations
 

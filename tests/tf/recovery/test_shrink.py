@@ -1,4 +1,4 @@
-"""TF_MPI_FAULT=shrink: loops of a script's own go on when ranks are killed."""
+"""TF_MPI_FAULT=shrink: custom loops continue when ranks are killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHRINK = {"TF_MPI_FAULT": "shrink"}
 
 
 def survivors(run):
-    """What those said that have lived."""
+    """The results of the ranks that survived."""
     lines = "".join(run.stdout).splitlines()
     return [json.loads(line[len("RESULT ") :]) for line in lines if line.startswith("RESULT ")]
 
@@ -29,7 +29,7 @@ def survivors(run):
         full("function", []),
     ],
 )
-def test_those_that_are_left_train_on_alike(launch, scripts, tmp_path, how, fates):
+def test_remaining_ranks_train_on_with_equal_results(launch, scripts, tmp_path, how, fates):
     run = launch(
         scripts / "shrink.py",
         np=4,
@@ -48,16 +48,17 @@ def test_those_that_are_left_train_on_alike(launch, scripts, tmp_path, how, fate
         assert one["sizes"][0] == 4 and one["sizes"][-1] == len(left)
         assert one["sizes"] == sorted(one["sizes"], reverse=True)
         assert one["loss"] < 30, left  # 140 before the first step
-        assert one["saved"]  # by the first that is left
+        assert one["saved"]  # by the first remaining rank
     if not fates:
         return
     died = re.findall(r"\branks? ([\d, and]+) of 4 (?:has|have) died", "".join(run.stderr))
     named = {number for text in died for number in re.findall(r"\d", text)}
-    assert named == {fate.partition(":")[0] for fate in fates}, run.report()  # the launcher's
+    # The launcher's numbers.
+    assert named == {fate.partition(":")[0] for fate in fates}, run.report()
 
 
 @pytest.mark.full
-def test_fit_ends_with_the_reason(launch, scripts):
+def test_fit_ends_with_the_reason_on_the_remaining_ranks(launch, scripts):
     run = launch(scripts / "shrink_fit.py", np=3, env=SHRINK, mpirun_args=ULFM, timeout=120)
     assert not survivors(run)
     for rank in (0, 2):

@@ -1,5 +1,5 @@
-"""Binds itself to one core before TensorFlow is imported, as mpirun --bind-to core does; prints the
-threads that TensorFlow and the engine started, and where they may run.
+"""Binds itself to one core before TensorFlow is imported, like mpirun --bind-to core; prints the
+threads that TensorFlow and the engine started, and their affinities.
 
 affinity.py free   does not bind itself
 """

@@ -1,7 +1,7 @@
-"""Every function of tf.mpi, on every kind of value. Prints what was not right, by case.
+"""Every function of tf.mpi on every kind of value. Prints what was wrong, by case.
 
-Values are small whole numbers, so that every rank knows every result; a case that is right is "".
-With averaging off the results are those of one rank.
+Values are small integers, so that every rank knows every result; a correct case prints "". With
+averaging off the results are those of a single rank.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ printed: dict[str, str] = {}
 
 
 class Case:
-    """One collective on one dtype: this rank's value, the call, and what must come of it."""
+    """A collective on one dtype: this rank's value, the call, and the expected result."""
 
     def __init__(self, kind: str, dtype: str, op: str = "", root: int = 0) -> None:
         self.name = f"{kind} {dtype} {op or root}"
@@ -40,7 +40,8 @@ class Case:
         self.kind, self.op, self.root = kind, op, root
 
     def value(self, rank: int = RANK) -> np.ndarray:
-        """From 1 to 3, so that a product over four ranks is an int8; `rank` rows for allgather."""
+        """From 1 to 3, so that a product over four ranks fits into int8; `rank` rows for
+        allgather."""
         rows = rank if self.kind == "allgather" else 2
         numbers = np.arange(rows * 3).reshape(rows, 3) + 2 * rank
         return (numbers % 2 if self.dtype == np.bool_ else numbers % 3 + 1).astype(self.dtype)
@@ -71,7 +72,7 @@ class Case:
         printed[f"{way}: {self.name}"] = wrong
 
     def tolerance(self) -> float:
-        """A rounding, where an average is one."""
+        """Allows for rounding in averages."""
         inexact = self.op == "average" and self.dtype.name in FLOATS
         return 2 * float(ml_dtypes.finfo(self.dtype).eps) if inexact else 0.0
 
@@ -89,7 +90,7 @@ def cases() -> list[Case]:
     return found + [Case("broadcast", "float32", root=root) for root in range(SIZE - 1)]
 
 
-# --- Each case in each way -----------------------------------------------------------------------
+# --- Each case in every way of calling -----------------------------------------------------------
 
 
 def at_once(all_cases: list[Case]) -> None:
@@ -123,7 +124,8 @@ def in_session(all_cases: list[Case]) -> None:
             case.check("session", got, np.ndarray)
 
 
-# --- Particular cases ----------------------------------------------------------------------------
+# --- Special cases
+# ---------------------------------------------------------------------------------
 
 
 def equal(name: str, got: Any, expected: Any) -> None:
@@ -140,7 +142,7 @@ def python_values() -> None:
 
 
 def retrace_on_rank_0() -> None:
-    """A batch of another size on one rank: it traces anew, and meets the others all the same."""
+    """A batch of another size on one rank makes it retrace, and it still meets the other ranks."""
 
     @tf.function
     def total(x: Any) -> Any:
@@ -161,7 +163,7 @@ def variables() -> None:
         mine[0].assign([RANK, 1.5])
         tf.mpi.broadcast_variables(mine, root=root)
         equal(f"variables of {root}", mine[0].numpy(), [root, 1.5])
-    equal("the first root's value stays", mine[1].numpy(), 0)
+    equal("keeps the first root's value", mine[1].numpy(), 0)
 
 
 def barriers() -> None:
@@ -182,7 +184,7 @@ def barriers() -> None:
 
 
 def errors() -> dict[str, str]:
-    """By call: the error, type and text; what every number of ranks refuses, then what two do."""
+    """Errors by call, with type and text: first those on any number of ranks, then those on two."""
     calls: dict[str, Callable[[], Any]] = {
         "bad op": lambda: tf.mpi.allreduce(1.0, "mean"),
         "average of ints": lambda: tf.mpi.allreduce(np.ones(2, np.int32)),

@@ -1,11 +1,11 @@
-"""Runs that end badly, or with a warning.
+"""Runs that end with an error or a warning.
 
-errors_ends.py WAY RANK            that rank (-1: each) ends in a way of ENDS; prints AT, the time
-errors_ends.py stall               rank 1, then rank 0, is late; then all go on
+errors_ends.py WAY RANK            that rank (-1: all) ends in a way of ENDS; prints AT, the time
+errors_ends.py stall               rank 1 is late, then rank 0; then all continue
 errors_ends.py same                every rank has the same data
 errors_ends.py clustered           for XLA's auto-clustering
-errors_ends.py nothing             no optimizer op
-errors_ends.py allreduce           no optimizer op either, but a collective
+errors_ends.py nothing             runs no optimizer op
+errors_ends.py allreduce           runs no optimizer op but a collective
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 import time
 from typing import Any
 
-# Before TensorFlow is imported: the last that is called.
+# Registered before TensorFlow is imported, so it runs last.
 atexit.register(lambda: print("FROZEN", gc.get_freeze_count(), flush=True))
 
 import numpy as np  # noqa: E402
@@ -30,11 +30,11 @@ from tensorflow.mpi._src.runtime import c_api  # noqa: E402
 v1 = tf.compat.v1
 RANK, SIZE = place()
 MODE = sys.argv[1]
-LATE = 8  # seconds, of a rank in `stall`
+LATE = 8  # seconds by which a rank is late in `stall`
 
 
 class Model:
-    """One variable, from which each step takes the mean over the ranks of their points."""
+    """One variable; each step averages its distance to the ranks' points."""
 
     def __init__(self) -> None:
         self.variable = tf.Variable(np.zeros(2), name="weights")
@@ -48,13 +48,13 @@ def stop(way: str, who: int) -> None:
     model = Model()
     for _ in range(3):
         model.step()
-    with tf.GradientTape():  # the first is a meeting of all ranks
+    with tf.GradientTape():  # the first one waits for all ranks
         pass
     if who in (RANK, -1):
         print("AT", time.time(), flush=True)
         return ENDS[way](model)
     if way == "well":
-        return model.step()  # the average of those that are left
+        return model.step()  # the average over the remaining ranks
     if way == "before a save":
         tf.train.Checkpoint(variable=model.variable).write("never.ckpt")
     while True:
@@ -96,7 +96,7 @@ def in_a_thread(_: Model) -> None:
 
 
 def in_a_generator(_: Model) -> None:
-    """A thread of tf.data's is in the script when Python ends."""
+    """A thread of tf.data's runs the script's code when Python exits."""
     import keras
 
     def samples() -> Any:
@@ -115,7 +115,7 @@ def in_a_generator(_: Model) -> None:
 
 
 class Cycle:
-    """Only the garbage collector ends it, as it may a file that is not yet written whole."""
+    """Only the garbage collector ends it, possibly before a file is completely written."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -128,7 +128,7 @@ cycle = Cycle()
 
 
 class Waits:
-    """Keeps Python from its end."""
+    """Keeps Python from exiting."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -160,7 +160,7 @@ ENDS: dict[str, Any] = {
 
 
 def meet() -> None:
-    """However far apart the ranks are: a barrier that is given up is given up by all."""
+    """A barrier, however far apart the ranks are: if one gives up, all do."""
     while True:
         try:
             return tf.mpi.barrier()

@@ -1,6 +1,6 @@
-"""Everything that this release refuses, one case after the other.
+"""Everything that this release refuses, one case after another.
 
-Prints by case "ok" if the variable was trained, "untrained", or the error: its type and text.
+Prints by case "ok" if the variable was trained, "untrained", or the error's type and text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CASES: dict[str, Callable[[], Any]] = {}
 
 
 def case(function: Callable[[], Any]) -> Callable[[], Any]:
-    """A case trains a variable, in a graph of its own, and returns its new value; it was ones."""
+    """A case trains a variable, initially ones, in its own graph, and returns the new value."""
     CASES[function.__name__] = function
     return function
 
@@ -85,7 +85,7 @@ def sparse_op_session() -> Any:
 
 @case
 def sparse_optimizer_eager() -> Any:
-    """It would scatter: no Apply op at all."""
+    """It would scatter, without any Apply op."""
     variable = ones("soe")
     v1.train.GradientDescentOptimizer(0.1).apply_gradients([(SLICES, variable)])
     return variable.numpy()
@@ -129,7 +129,8 @@ def compiled_optimizer_inside_a_function() -> Any:
     return variable.numpy()
 
 
-# --- compat.v1 optimizers of the script's own ----------------------------------------------------
+# --- Custom compat.v1 optimizers
+# -------------------------------------------------------------------
 
 
 class AssignsOne(Optimizer):
@@ -154,7 +155,7 @@ class AssignsAll(Optimizer):
 
 
 class Wraps(GradientDescent):
-    """Does its own work and then the stock one: nothing to refuse."""
+    """Does its own work and then calls the stock one, so it is not refused."""
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         halved = [(0.5 * grad, variable) for grad, variable in grads_and_vars]
@@ -191,7 +192,7 @@ for _name, _make in MAKERS.items():
         )
 
 
-# --- Ranks that disagree, and those that agree again ----------------------------------------------
+# --- Ranks that disagree and then agree again -----------------------------------------------------
 
 
 def descend(variable: Any, delta: Any) -> Any:
@@ -220,7 +221,7 @@ def agreed() -> Any:
 def outcome(function: Callable[[], Any]) -> str:
     try:
         value = function()
-    except Exception as error:  # whatever it is, the test looks at it
+    except Exception as error:  # the test checks its type and message
         return f"{type(error).__name__}: {error}"
     return "untrained" if np.all(value == 1) else "ok"
 

@@ -1,10 +1,10 @@
-"""Trains a little on data that differ by rank.
+"""Trains for a few steps on data that differ by rank.
 
     gate_child.py [child] [nested]
 
-With `nested`, rank 0 starts two ranks of another job; what these say is printed.
-With `child`, between two steps it forks a process that ends at once, one that trains, and starts
-one that imports TensorFlow; what these say, and on stderr, is printed too.
+With `nested`, rank 0 starts two ranks of another job and prints their output. With `child`, between
+two steps it forks a process that ends at once and one that trains, and starts one that imports
+TensorFlow; it prints their output, including stderr.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ print(tf.mpi.is_enabled(), tf.mpi.rank(), tf.mpi.allreduce(float(tf.mpi.rank()),
 
 
 def forked() -> int:
-    """The exit status of a child that ends as Python scripts do."""
+    """The exit status of a child that ends like a Python script."""
     pid = os.fork()
     if pid == 0:
         sys.exit(3)
@@ -43,7 +43,7 @@ def forked() -> int:
 
 
 def trains_forked(step: Any) -> dict[str, Any]:
-    """What a forked child sees that trains, by kernels that its parent has made and by its own."""
+    """The results of a forked child that trains with kernels of its parent and with its own."""
     there, here = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -63,9 +63,10 @@ COMPILED = tf.Variable(np.zeros(4, np.float32), name="compiled")
 
 
 def compiled() -> None:
-    """Compiled before the fork: XLA, as in stock TensorFlow, compiles nothing in a child.
+    """Compiled before the fork: in a child XLA compiles nothing, as in stock TensorFlow.
 
-    Before 2.21 XLA waits for a thread that a child has not, and so would a plain function.
+    Before 2.21 XLA waits for a thread that does not exist in a child, and so would a plain
+    function.
     """
     tf.raw_ops.ResourceApplyGradientDescent(
         var=COMPILED.handle, alpha=1.0, delta=tf.fill([4], np.float32(RANK + 1))

@@ -1,6 +1,6 @@
-"""Trains as one process does, with no word of ranks: prints losses to the bit, and what is loaded.
+"""Trains as one process, without using ranks: prints exact losses, and loaded libraries.
 
-Every process has the same data, whoever started it, and the official wheel runs it too.
+Every process has the same data, however it was started; the official wheel runs it too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What N ranks do not get as one process does: prints the numbers that docs/semantics.md explains.
+"""Results that differ between N ranks and one process: the numbers that docs/semantics.md explains.
 
-One variable, one step of gradient descent with rate 1, from 0. Rank r has the gradient [2r + 1].
+One variable, one step of gradient descent with rate 1, from 0. Rank r's gradient is [2r + 1].
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
 
 
 def summed() -> float:
-    """A loss that is a sum: each rank's part of two samples of one batch."""
+    """A loss that is a sum, for each rank's part of the two samples of a batch."""
     variable = tf.Variable([0.0])
     optimizer = v1.train.GradientDescentOptimizer(1.0)
     samples = [2.0 * RANK + 1] if SIZE > 1 else [1.0, 3.0]

@@ -1,5 +1,4 @@
-"""A rank starts threads for its share of the node's cores, and a launcher that leaves cores idle
-is heard of."""
+"""A rank starts threads for its share of the node's cores; idle cores are reported."""
 
 from __future__ import annotations
 
@@ -17,17 +16,17 @@ MPIRUN = "Open MPI's mpirun"
 
 
 @pytest.mark.full
-def test_threads_of_a_rank_with_one_core(launch, scripts):
+def test_a_rank_bound_to_one_core_starts_threads_for_one(launch, scripts):
     own = len(os.sched_getaffinity(0))
     for one in launch(scripts / "affinity.py", np=2, timeout=120).check().results:
         assert one["threads"]["tf_mpi_comm"] == 1
-        assert one["threads"]["tf_Compute"] == 1, "TensorFlow took the machine for its own"
+        assert one["threads"]["tf_Compute"] == 1, "TensorFlow used all cores"
         assert one["stay"]
         assert one["cores"] == min(own, 2)
 
 
 @pytest.mark.full
-def test_ranks_on_the_same_core_have_one(launch, scripts):
+def test_ranks_bound_to_the_same_core_start_threads_for_one(launch, scripts):
     core = str(min(os.sched_getaffinity(0)))
     command = ["taskset", "-c", core, sys.executable, scripts / "affinity.py"]
     for one in launch(command, np=2, timeout=120).check().results:
@@ -35,8 +34,8 @@ def test_ranks_on_the_same_core_have_one(launch, scripts):
 
 
 @pytest.mark.parametrize("np", [2, full(4)])
-def test_ranks_that_are_not_bound_share_the_cores(launch, scripts, np):
-    """--oversubscribe binds nobody. What the environment says stays."""
+def test_unbound_ranks_share_the_cores(launch, scripts, np):
+    """--oversubscribe binds no rank. Settings in the environment are kept."""
     own = len(os.sched_getaffinity(0))
     env = {"OMP_NUM_THREADS": "3", "TF_NUM_INTRAOP_THREADS": None, "TF_NUM_INTEROP_THREADS": None}
     for one in launch(scripts / "affinity.py", np=np, args=["free"], env=env).check().results:
@@ -60,12 +59,14 @@ def test_ranks_that_are_not_bound_share_the_cores(launch, scripts, np):
         (2, 4, (16,), 1000, "4 of its 16 cores; to use all cores, pass mpirun --map-by slot:PE=8"),
         (4, 1, (16,), 4, None),
         (4, 1, (4,), 1000, None),
-        (3, 1, (4,), 1000, None),  # one is left, and no rank can have two
+        (3, 1, (4,), 1000, None),  # one core is left, and no rank can have two
         (2, 16, (16,), 1000, None),  # not bound
     ],
 )
-def test_cores_that_mpirun_leaves_idle(monkeypatch, ranks, own, packages, quota, way):
-    """Two threads of each core, as `_told` reads them."""
+def test_idle_cores_are_reported_with_the_mpirun_option(
+    monkeypatch, ranks, own, packages, quota, way
+):
+    """With two threads per core, as `_told` reads them."""
     of_core = [package for package, number in enumerate(packages) for _ in range(number)]
 
     def told(processor, what):

@@ -1,4 +1,4 @@
-"""tf.mpi: the collectives on every kind of value, and the command line."""
+"""tf.mpi: collectives on every kind of value, and the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUNS = {
     "3 ranks": (3, {}),
     "4 ranks": (4, {}),
 }
-# What the library says whenever averaging is on.
+# Errors whenever averaging is on.
 ERRORS = {
     "bad op": "ValueError: op='mean'; accepted: average, sum, min, max, product",
     "average of ints": "InvalidArgumentError: the average of int32 is not a whole number",
@@ -31,7 +31,7 @@ ERRORS = {
     "bad root": r"InvalidArgumentError: broadcast .* from rank (\d) of \1",
     "text": "TypeError: broadcast of str128 is not supported; use one of float16, .*, bool",
 }
-# What only ranks can disagree about: the error names two of them, whichever came.
+# Errors only if ranks disagree: the message names two of them, whichever came first.
 DISAGREE = {
     "other shapes": r"allreduce average of float64 \[[1-4]\]",
     "other ops": r"allreduce (?:min|max) of float64 \[\]",
@@ -56,21 +56,21 @@ def run(request, launch, scripts) -> Any:
     return launch(scripts / "api.py", np=ranks, env=env, timeout=180).check()
 
 
-def test_place(run):
+def test_rank_and_size_of_each_rank(run):
     size = len(run.results)
     on = "averaging gradients over" in run.stderr[0]
     for rank, printed in enumerate(run.results):
         assert printed["place"] == [on, rank, size, rank, size]
 
 
-def test_collectives(run):
-    """Every dtype, op and root, on numpy arrays, tensors and variables, at once and in graphs."""
+def test_every_collective_gives_its_result(run):
+    """Every dtype, op and root, on numpy arrays, tensors and variables, eagerly and in graphs."""
     for printed in run.results:
         assert printed["cases"] > 600
         assert printed["wrong"] == {}
 
 
-def test_errors(run):
+def test_wrong_calls_are_errors_that_say_why(run):
     size = len(run.results)
     for printed in run.results:
         expected = dict(ERRORS) if printed["place"][0] else {"bad op": ERRORS["bad op"]}
@@ -81,7 +81,7 @@ def test_errors(run):
             assert re.match(expected.get(name, "returned"), text), (name, text)
 
 
-def test_script_that_averages_by_itself_is_told_nothing(run):
+def test_a_script_that_averages_itself_gets_no_warning(run):
     assert "no optimizer op was run" not in "".join(run.stderr)
 
 
@@ -89,7 +89,7 @@ def test_script_that_averages_by_itself_is_told_nothing(run):
 
 
 def lines_of(text: str) -> dict[str, str]:
-    """The doctor's report: label -> text."""
+    """The doctor's report as label -> text."""
     pairs = (re.split(r"\s{2,}|(?<=MPI library) ", line, maxsplit=1) for line in text.splitlines())
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
@@ -106,7 +106,7 @@ def test_doctor_under_two_ranks(launch):
 
 
 def test_doctor_under_a_launcher_whose_mpi_is_missing(launch):
-    """Its report, with the reason; and what it advises fits the launcher."""
+    """It still reports, with the reason, and its advice fits the launcher."""
     ranks = {"PMI_SIZE": "2", "PMI_RANK": "0", "MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "0"}
     run = launch(["env", *(f"{name}={value}" for name, value in ranks.items()), *DOCTOR], np=0)
     assert run.returncode != 0

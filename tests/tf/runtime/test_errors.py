@@ -1,4 +1,4 @@
-"""What must stop with an error that says why, or with a warning, and soon."""
+"""Cases that must stop soon with an error that says why, or print a warning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiers import full
 
 SOON = 20  # seconds from the end of one rank to the end of the job
 
-# --- What this release does not average is refused ----------------------------------------------
+# --- Training that this release cannot average is refused --------------------------------------
 
 CUSTOM = ["NotImplementedError", "without one of TensorFlow's Apply ops", "tf.mpi.allreduce"]
 DISAGREE = ["InvalidArgumentError", "the ranks disagree on"]
@@ -49,12 +49,12 @@ else:
 
 @pytest.fixture(scope="module")
 def refused(launch, scripts):
-    """By rank and case, what came of it."""
+    """The results by rank and case."""
     return launch(scripts / "errors_refused.py", np=2).check().results
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_with_the_reason_and_the_way_out(refused, case):
+def test_refusals_give_the_reason_and_a_remedy(refused, case):
     for rank in refused:
         for words in REFUSED[case]:
             assert words in rank[case]
@@ -62,8 +62,8 @@ def test_refused_with_the_reason_and_the_way_out(refused, case):
             assert "TF_MPI_ENABLE=0" in rank[case]
 
 
-def test_what_averages_is_not_refused(refused):
-    """Also after all those errors, on both ranks: what one error stops is one step."""
+def test_supported_training_is_not_refused(refused):
+    """Also after all those errors, on both ranks: an error stops only one step."""
     for rank in refused:
         assert [rank[case] for case in ACCEPTED] == ["ok"] * len(ACCEPTED)
         assert rank["value"] == pytest.approx(0.85)
@@ -71,7 +71,7 @@ def test_what_averages_is_not_refused(refused):
 
 
 @pytest.mark.full
-def test_one_process_runs_all_of_it(launch, scripts):
+def test_one_process_refuses_nothing(launch, scripts):
     alone = launch(scripts / "errors_refused.py", np=0, env={"TF_MPI_ENABLE": "1"}).check()
     outcomes = alone.results[0]
     assert outcomes.pop("value") == pytest.approx(0.9)
@@ -82,14 +82,14 @@ def test_one_process_runs_all_of_it(launch, scripts):
 
 @needs_compiled_steps
 @pytest.mark.full
-def test_auto_clustering_takes_in_the_optimizer(launch, scripts):
-    """XLA compiles the optimizer op with its average; no kernel of its own runs."""
+def test_auto_clustering_compiles_the_optimizer_op(launch, scripts):
+    """XLA compiles the optimizer op with its average; no kernel runs for it."""
     flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=1"
     run = launch(scripts / "errors_ends.py", args=["clustered"], env={"TF_XLA_FLAGS": flags})
     for rank in run.check().results:
         assert (rank["applied"], rank["gradients"]) == (0, 1)
         np.testing.assert_allclose(decode(rank["value"]), [1.0, 2.0])
-        # An average of rows stays outside: its number of rows is not known before.
+        # An average of rows is not compiled, because its number of rows is not static.
         np.testing.assert_allclose(decode(rank["table"])[:, 0], [2.0, 1.0, 1.0, 0.0])
 
 
@@ -116,12 +116,12 @@ WITHOUT_A_WORD = {
         full("leave", 0),
     ],
 )
-def test_when_a_rank_ends_so_do_the_others(launch, scripts, way, who):
+def test_when_a_rank_ends_the_others_end(launch, scripts, way, who):
     run = launch(scripts / "errors_ends.py", args=[way, who], timeout=90)
     assert run.returncode != 0
     assert run.since(who) < SOON
     deaths = [line for text in run.stderr for line in text.splitlines() if DIED in line]
-    if way in WITHOUT_A_WORD:  # how is seen only where the kernel still knows
+    if way in WITHOUT_A_WORD:  # the reason is known only while the kernel still has it
         (line,) = deaths
         how = rf"({WITHOUT_A_WORD[way]}|ended without a message \(killed\?\))"
         whose = rf"rank {who} \(process \d+ on {os.uname().nodename}\) "
@@ -132,7 +132,7 @@ def test_when_a_rank_ends_so_do_the_others(launch, scripts, way, who):
         text = f"RuntimeError: the file of rank {who} is broken"
         assert text in run.stderr[who]
         assert f"ends, because rank {who}/2 has stopped: {text}" in run.stderr[1 - who]
-        assert "Traceback" not in run.stderr[1 - who]  # of one cause, one
+        assert "Traceback" not in run.stderr[1 - who]  # one cause is printed once
 
 
 ENDS = {
@@ -147,7 +147,7 @@ ENDS = {
 @pytest.mark.parametrize(
     "way", ["exit code", full("exit words"), full("another hook"), "thread", "graph"]
 )
-def test_any_end_but_a_good_one_is_a_failure_of_the_job(launch, scripts, way):
+def test_any_end_but_success_fails_the_job(launch, scripts, way):
     run = launch(scripts / "errors_ends.py", args=[way, 1], timeout=90)
     assert run.returncode != 0
     assert run.since(1) < SOON
@@ -157,8 +157,8 @@ def test_any_end_but_a_good_one_is_a_failure_of_the_job(launch, scripts, way):
 
 
 @pytest.mark.parametrize("way", ["generator", full("never")])
-def test_python_that_does_not_end_is_ended(launch, scripts, way):
-    """In stock TensorFlow, too, the thread that is in a generator may keep it for ever."""
+def test_a_python_that_does_not_exit_is_ended(launch, scripts, way):
+    """In stock TensorFlow, too, a thread in a generator may keep Python from exiting."""
     run = launch(scripts / "errors_ends.py", args=[way, -1], timeout=90)
     well = way == "never"
     assert (run.returncode == 0) == well
@@ -168,7 +168,7 @@ def test_python_that_does_not_end_is_ended(launch, scripts, way):
 
 
 @pytest.mark.full
-def test_an_end_with_code_0_is_a_good_one(launch, scripts):
+def test_an_exit_with_code_0_is_a_success(launch, scripts):
     run = launch(scripts / "errors_ends.py", args=["well", 1], timeout=90).check()
     assert "has stopped" not in "".join(run.stderr)
     assert DIED not in "".join(run.stderr)
@@ -176,7 +176,7 @@ def test_an_end_with_code_0_is_a_good_one(launch, scripts):
 
 
 def check_collected(run, of_imports):
-    """By the first to end, which ends the job; the others may not have come so far."""
+    """On the first rank to end, which ends the job; the others may not have got that far."""
     ends = [text.split("FROZEN ")[1].split() for text in run.stdout if "FROZEN" in text]
     assert ends, run.report()
     for frozen, *_ in ends:
@@ -184,7 +184,7 @@ def check_collected(run, of_imports):
     assert any(rest == ["COLLECTED"] for _, *rest in ends), run.report()
 
 
-# --- Ranks that do not come ----------------------------------------------------------------------
+# --- Ranks that are late --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ def stalled(launch, scripts):
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_stall_is_reported_and_then_an_error(stalled, late):
+def test_a_stall_is_reported_and_then_an_error(stalled, late):
     waited = f"rank {1 - late}/2: allreduce 'weights (GradientDescent)' has waited"
     report = [line for line in stalled.stderr[0].splitlines() if waited in line]
     assert report and f"for rank {late} (rank {late} last asked for" in report[0]
@@ -202,11 +202,11 @@ def test_stall_is_reported_and_then_an_error(stalled, late):
     error, seconds = stalled.results[1 - late][f"late {late}"]
     assert error.startswith("DeadlineExceededError: ") and waited in error
     assert f"for rank {late}" in error and "TF_MPI_STALL_TIMEOUT is over" in error
-    assert 2.5 < seconds < 7.5  # before the late rank has come
+    assert 2.5 < seconds < 7.5  # before the late rank arrives
 
 
-def test_stalled_rank_hears_of_it_and_all_go_on(stalled):
-    """The late rank's step fails too, so that both have taken as many: two good ones."""
+def test_the_late_ranks_step_fails_too_and_all_continue(stalled):
+    """So that both have taken the same number of steps: two successful ones."""
     for rank in (0, 1):
         error, seconds = stalled.results[rank][f"late {rank}"]
         assert error.startswith("DeadlineExceededError: ") and seconds < 2.5
@@ -220,17 +220,17 @@ NOTHING = "no optimizer op was run, so no gradient was averaged"
 
 
 @pytest.mark.full
-def test_same_data_is_a_warning_once(launch, scripts):
+def test_equal_data_is_reported_once(launch, scripts):
     run = launch(scripts / "errors_ends.py", args=["same"]).check()
     assert [text.count(SAME_DATA) for text in run.stderr] == [1, 0]
     assert "tf.mpi.shard(dataset)" in run.stderr[0]
 
 
-def test_different_data_is_no_warning(stalled):
+def test_different_data_is_not_reported(stalled):
     assert SAME_DATA not in "".join(stalled.stderr)
 
 
 @pytest.mark.parametrize("mode, lines", [("nothing", 1), full("allreduce", 0)])
-def test_script_that_averaged_nothing_is_told(launch, scripts, mode, lines):
+def test_a_script_that_averaged_nothing_is_reported(launch, scripts, mode, lines):
     run = launch(scripts / "errors_ends.py", args=[mode]).check()
     assert [text.count(NOTHING) for text in run.stderr] == [lines, 0]

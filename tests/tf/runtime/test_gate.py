@@ -1,4 +1,4 @@
-"""The gate: TF_MPI_ENABLE, the launcher, and what a closed gate costs and changes: nothing."""
+"""The gate: TF_MPI_ENABLE and the launcher open it; closed, it costs and changes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IMPORT = [sys.executable, "-c", "import tensorflow"]
 
 @pytest.fixture(scope="module")
 def stock(launch, scripts, stock_python) -> dict[str, Any]:
-    """What the official wheel prints."""
+    """The output of the official wheel."""
     return launch([stock_python, scripts / "gate_curves.py"], np=0).check().results[0]
 
 
@@ -43,14 +43,14 @@ def closed(request, launch, scripts) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("mode", ["session", "function"])
-def test_closed_loss_curves_are_those_of_the_official_wheel(closed, stock, mode):
-    """To the bit; and the curve is one, no constant."""
+def test_closed_loss_curves_equal_the_official_wheels(closed, stock, mode):
+    """Bitwise; and the curve is not constant."""
     assert len(set(stock["curves"][mode])) == 30
     for process in closed:
         assert process["curves"][mode] == stock["curves"][mode]
 
 
-def test_closed_nothing_is_loaded(closed, stock):
+def test_closed_no_library_is_loaded(closed, stock):
     assert stock["place"] is None
     for process in closed:
         assert process["place"] == [False, 0, 1]
@@ -63,8 +63,8 @@ def test_closed_nothing_is_loaded(closed, stock):
 # --- TF_MPI_ENABLE=1 alone, and values that are refused ------------------------------------------
 
 
-def test_open_alone(launch, scripts, stock):
-    """One rank averages with nobody, and needs no MPI for that."""
+def test_open_in_a_single_process(launch, scripts, stock):
+    """A single rank averages with no one and needs no MPI."""
     run = launch(scripts / "gate_curves.py", np=0, env={"TF_MPI_ENABLE": "1"}).check()
     alone = run.results[0]
     assert alone["place"] == [True, 0, 1]
@@ -73,7 +73,7 @@ def test_open_alone(launch, scripts, stock):
     assert f"rank 0/1: {ON} 1 rank on 1 node" in run.stderr[0]
 
 
-def test_other_values_are_refused(launch):
+def test_other_values_of_the_switch_are_refused(launch):
     run = launch(IMPORT, np=0, env={"TF_MPI_ENABLE": "yes"})
     assert run.returncode == 1
     assert run.stderr[0].splitlines()[-1] == (
@@ -95,12 +95,12 @@ def test_unknown_parameters_are_refused_under_a_launcher(launch, name, value, me
     assert said and all(line.startswith(message) for line in said)
 
 
-def test_closed_the_other_parameters_do_not_count(launch):
-    """TF_MPI_ENABLE=0 is stock TensorFlow, whatever else the environment holds."""
+def test_closed_other_parameters_are_ignored(launch):
+    """TF_MPI_ENABLE=0 is stock TensorFlow, whatever other variables are set."""
     launch(IMPORT, np=0, env={"TF_MPI_ENABLE": "0", "TF_MPI_FOO": "1"}).check()
 
 
-# --- An open gate: what it says, and children ----------------------------------------------------
+# --- An open gate: its lines, and children --------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -113,14 +113,14 @@ def mpi_lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("tensorflow.mpi")]
 
 
-def test_one_line_at_start_on_rank_0(ranks):
+def test_rank_0_prints_one_line_at_the_start(ranks):
     (line,) = mpi_lines(ranks.stderr[0])
     assert line.startswith(f"tensorflow.mpi rank 0/2: {ON} 2 ranks on 1 node, ")
     assert "Open MPI" in line
     assert mpi_lines(ranks.stderr[1]) == []
 
 
-def test_child_of_a_rank_is_off_and_says_so(ranks):
+def test_a_child_of_a_rank_does_not_average_and_says_so(ranks):
     for rank in ranks.results:
         assert rank["child"] == ["False", "0", "1", "0"]
         (note,) = mpi_lines(rank["child_stderr"])
@@ -128,12 +128,12 @@ def test_child_of_a_rank_is_off_and_says_so(ranks):
         assert rank["forked"] == 3
 
 
-def test_a_forked_child_trains_as_one_process(ranks):
-    """With kernels that average in its parent, too; the parent's variable is another."""
+def test_a_forked_child_trains_like_one_process(ranks):
+    """Also with kernels that average in its parent; the parent's variable is separate."""
     for number, rank in enumerate(ranks.results):
         child = rank["trains"]
         assert child["status"] == 0 and "error" not in child, child
-        mean = 1.5  # of the step before the fork, which was averaged
+        mean = 1.5  # from the averaged step before the fork
         np.testing.assert_array_equal(decode(child["shared"]), np.full(4, -mean - (number + 1)))
         np.testing.assert_array_equal(decode(child["compiled"]), np.full(4, -mean - (number + 1)))
         np.testing.assert_array_equal(decode(child["own"]), np.full(3, -1.0))
@@ -143,27 +143,27 @@ def test_a_forked_child_trains_as_one_process(ranks):
 
 
 @pytest.mark.full
-def test_a_launcher_that_a_rank_starts_has_ranks_of_its_own(launch, scripts):
+def test_a_launcher_started_by_a_rank_has_its_own_ranks(launch, scripts):
     run = launch(scripts / "gate_child.py", np=2, args=["nested"], timeout=120).check()
     assert run.results[0]["nested"] == ["True 0 1.0", "True 1 1.0"]
     for rank in run.results:
         np.testing.assert_array_equal(decode(rank["variable"]), np.full(4, -3.0))
 
 
-def test_rank_that_had_children_still_averages(ranks):
+def test_a_rank_that_had_children_still_averages(ranks):
     for rank in ranks.results:
         np.testing.assert_array_equal(decode(rank["variable"]), np.full(4, -3.0))
 
 
 @pytest.mark.full
-def test_log_level_warning_is_silent(launch, scripts):
+def test_log_level_warning_prints_no_line(launch, scripts):
     run = launch(scripts / "gate_child.py", np=2, env={"TF_MPI_LOG_LEVEL": "warning"}).check()
     assert [mpi_lines(text) for text in run.stderr] == [[], []]
     assert [rank["size"] for rank in run.results] == [2, 2]
 
 
 @pytest.mark.full
-def test_log_level_debug_says_more(launch, scripts):
+def test_log_level_debug_prints_more(launch, scripts):
     run = launch(scripts / "gate_child.py", np=2, env={"TF_MPI_LOG_LEVEL": "debug"}).check()
     for rank, text in enumerate(run.stderr):
         lines = mpi_lines(text)
@@ -177,9 +177,10 @@ def test_log_level_debug_says_more(launch, scripts):
 
 
 def import_costs(pythons: list[str]) -> list[float]:
-    """CPU seconds, user and system, of `import tensorflow` in each of them, at the same time.
+    """CPU seconds, user and system, of `import tensorflow` in each Python, run at the same time.
 
-    Without matplotlib, half a second, which Keras imports where the benchmarks have installed it.
+    Without matplotlib, which takes half a second and which Keras imports if benchmarks installed
+    it.
     """
     code = "import sys; sys.modules['matplotlib'] = None; import tensorflow"
     environment = {name: v for name, v in os.environ.items() if not name.startswith("TF_MPI_")}
@@ -197,7 +198,7 @@ def import_costs(pythons: list[str]) -> list[float]:
 
 
 def bounds(values: list[float]) -> tuple[float, float]:
-    """Between them lies the median, with about 95 % confidence: order statistics."""
+    """The bounds of a 95 % confidence interval for the median, from order statistics."""
     ordered = sorted(values)
     skipped = max(0, int(len(values) / 2 - math.sqrt(len(values))))
     return ordered[skipped], ordered[-1 - skipped]
@@ -205,15 +206,16 @@ def bounds(values: list[float]) -> tuple[float, float]:
 
 @pytest.mark.full
 @pytest.mark.alone
-def test_import_takes_no_more_than_50_ms_longer(stock_python):
-    """CPU time, which other processes disturb less than wall time; both of a pair run at once.
+def test_closed_import_takes_at_most_50_ms_longer(stock_python):
+    """CPU time, which other processes disturb less than wall time; the two of a pair run together.
 
-    The median of the differences decides. Pairs are run until it is surely on one side, at most 16:
-    a machine so busy that they cannot tell neither passes nor fails a median above the limit.
+    The median of the differences decides. Runs up to 16 pairs, until the confidence interval is on
+    one side. If the machine is too busy for that, a median above the limit is a skip, not a
+    failure.
     """
     limit = 0.050
     differences: list[float] = []
-    import_costs([stock_python, sys.executable])  # reads the files, and writes the .pyc
+    import_costs([stock_python, sys.executable])  # warms the file cache, and writes the .pyc
     while len(differences) < 16:
         order = [stock_python, sys.executable][:: 1 if len(differences) % 2 else -1]
         costs = dict(zip(order, import_costs(order)))

@@ -1,4 +1,4 @@
-"""Names of earlier versions are read as what has taken their place; what is no name is refused."""
+"""Old names of parameters are read as their replacements; unknown names are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def config_fixture():
     return load_config()
 
 
-def test_old_names_are_read(config, tmp_path):
+def test_old_names_are_read_with_a_line(config, tmp_path):
     library = tmp_path / "libmine.so"
     library.touch()
     for old, value in {
@@ -32,7 +32,7 @@ def test_old_names_are_read(config, tmp_path):
     assert config.renamed({"TF_MPI_COMPAT": "1"}) == []
 
 
-def test_a_transfer_takes_no_longer_than_a_wait(config):
+def test_the_transfer_limit_is_at_most_the_stall_timeout(config):
     stall, old = "TF_MPI_STALL_TIMEOUT", "TF_MPI_COLLECTIVE_TIMEOUT"
     found = [config.transfer_timeout({stall: seconds}) for seconds in ("0", "1", "20", "1800")]
     assert [*found, config.transfer_timeout({})] == [300, 1, 20, 300, 300]
@@ -42,13 +42,13 @@ def test_a_transfer_takes_no_longer_than_a_wait(config):
         config.check({old: "soon"})
 
 
-def test_no_rank_can_start_in_less_than_a_second(config):
+def test_a_start_limit_below_a_second_is_refused(config):
     with pytest.raises(config.ConfigError, match="='0.5' is not accepted; accepted: 0, or seconds"):
         config.check({"TF_MPI_STALL_TIMEOUT": "0.5"})
     assert config.get("TF_MPI_STALL_TIMEOUT", {"TF_MPI_STALL_TIMEOUT": "0"}) == 0
 
 
-def test_ranks_that_wait_for_one_another_do_not_wait_as_long(config):
+def test_the_deadlock_delay_is_below_the_stall_timeout(config):
     stall, old = "TF_MPI_STALL_TIMEOUT", "TF_MPI_DEADLOCK_TIMEOUT"
     found = [config.deadlock_timeout({stall: seconds}) for seconds in ("0", "20", "1800", "3600")]
     assert [*found, config.deadlock_timeout({})] == [0, 3, 3, 6, 3]
@@ -59,7 +59,7 @@ def test_ranks_that_wait_for_one_another_do_not_wait_as_long(config):
         config.check({old: "soon"})
 
 
-def test_the_scale_of_the_rate_is_one_of_a_batch_per_rank(config):
+def test_scaling_the_rate_requires_a_batch_per_rank(config):
     batch, old = "TF_MPI_BATCH", "TF_MPI_SCALE_LR"
     for value, scale in {"per-rank:linear": "linear", "per-rank:sqrt": "sqrt"}.items():
         assert config.rate_scale({batch: value}) == scale
@@ -74,12 +74,12 @@ def test_the_scale_of_the_rate_is_one_of_a_batch_per_rank(config):
     assert not config.batch_is_per_rank({})
 
 
-def test_a_library_of_nccl_is_nccl(config, tmp_path):
+def test_a_path_to_nccl_is_compared_as_nccl(config, tmp_path):
     transport, old, library = "TF_MPI_GPU_TRANSPORT", "TF_MPI_NCCL_LIBRARY", tmp_path / "libnccl.so"
     library.touch()
     new = {transport: str(library)}
     assert (config.gpu_transport(new), config.nccl_library(new)) == ("nccl", str(library))
-    assert config.shared_settings(new)[transport] == "nccl"  # another place on another node
+    assert config.shared_settings(new)[transport] == "nccl"  # the path may differ by node
     before = {transport: "staged", old: str(library)}
     assert (config.gpu_transport(before), config.nccl_library(before)) == ("staged", str(library))
     assert (config.gpu_transport({}), config.nccl_library({})) == ("auto", "")
@@ -88,7 +88,7 @@ def test_a_library_of_nccl_is_nccl(config, tmp_path):
             config.check({name: "/no/such"})
 
 
-def test_what_is_no_name_is_refused(config):
+def test_unknown_names_are_refused(config):
     assert not config.OLD_NAMES.keys() & config.PARAMETERS.keys()
     assert set(config.OLD_NAMES.values()) <= config.PARAMETERS.keys()
     with pytest.raises(config.ConfigError, match="TF_MPI_TRANSPORTS is not a parameter"):

@@ -1,4 +1,4 @@
-"""docs/semantics.md: what differs is as it says, entries name tests, the table leads to rules."""
+"""docs/semantics.md: its numbers are right, its entries name tests, its table leads to rules."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "semantics.md"
 
 
-def test_what_two_ranks_do_not_get_as_one_process(launch, scripts):
+def test_documented_differences_to_one_process(launch, scripts):
     (alone,) = reference(scripts / "not_equal.py")
     assert alone == {"summed": 4.0}
     for rank in launch(scripts / "not_equal.py", np=2).check().results:
         assert rank["summed"] == 2.0  # the mean of 1 and 3, not their sum
 
 
-def test_every_row_names_a_test_that_exists():
+def test_every_row_names_an_existing_test():
     text = PAGE.read_text()
     rows = [
         " ".join(row.split()) for row in re.findall(r"^- \*\*(.+?)(?=\n\n|\n- )", text, re.M | re.S)

@@ -1,5 +1,5 @@
-"""TF_MPI_TOPOLOGY and TF_MPI_COMPRESSION as a user sets them; the shapes themselves: tests/mpi and
-tests/core/transport/node_test.cc."""
+"""TF_MPI_TOPOLOGY and TF_MPI_COMPRESSION as a user sets them. The shapes themselves are tested in
+tests/mpi and tests/core/transport/node_test.cc."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiers import full
         ("2x1", "bf16"),
     ],
 )
-def test_halves_travel_between_nodes_only(launch, scripts, shape, wire):
+def test_compression_applies_between_nodes_only(launch, scripts, shape, wire):
     env = {"TF_MPI_TOPOLOGY": shape, "TF_MPI_COMPRESSION": wire}
     one, other = launch(scripts / "topology.py", np=2, env=env, timeout=120).check().results
     assert one == other

@@ -1,4 +1,4 @@
-"""One average of values that bfloat16 cannot tell apart, and one that it can hold."""
+"""An average of values that bfloat16 cannot distinguish, and one that it can represent."""
 
 from __future__ import annotations
 

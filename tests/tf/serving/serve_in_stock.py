@@ -1,4 +1,4 @@
-"""Answers of the models of a folder, in whatever TensorFlow runs this."""
+"""Prints the answers of the models in a folder, in whatever TensorFlow runs this."""
 
 from __future__ import annotations
 

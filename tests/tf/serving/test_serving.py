@@ -1,6 +1,6 @@
-"""What ranks have trained is served by stock TensorFlow, as it is saved: no step in between.
+"""Stock TensorFlow serves what ranks have trained and saved, without an extra step.
 
-Of TensorFlow Serving no package is at hand; it loads what tf.saved_model.load does.
+There is no package of TensorFlow Serving here; it loads what tf.saved_model.load does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trains a v1 model and a Keras one, saves both for serving, and prints what they answer."""
+"""Trains a v1 model and a Keras model, saves both for serving, and prints their answers."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""A storm of faults: jobs of which one rank comes to harm, in a phase and a way drawn from a seed.
+"""A storm of faults: jobs in which one rank fails, in a phase and a way drawn from a seed.
 
-    python tests/tf/storm/storm.py --seed 7                  # one, and what was printed
+    python tests/tf/storm/storm.py --seed 7                  # one case and its output
     python tests/tf/storm/storm.py --kills 100 --ways SIGKILL  # seeds 0 to 99, one line each
     python tests/tf/storm/storm.py --phase save --ways SIGKILL --rank 0 -n 2
 
-Each must end within 5 s of the fault, not with exit code 0, and leave no process and no file in
-/dev/shm. A rank that is stopped (SIGSTOP), or whose main thread is in TensorFlow's hands and hears
-no interrupt (SIGINT), is noticed after TF_MPI_STALL_TIMEOUT, which is then
-5 s; rank 0, which is waited for longer, after as long again. The share of the time from fault
-to end in which some process had to wait for a core is printed: other work slows an end, too.
+Each job must end within 5 s of the fault, with an exit code other than 0, and leave no process and
+no file in /dev/shm. A rank that is stopped (SIGSTOP), or whose main thread is inside TensorFlow and
+does not notice an interrupt (SIGINT), is detected after TF_MPI_STALL_TIMEOUT, which is then 5 s;
+rank 0, for which ranks wait longer, after as long again. Prints the share of the time from fault to
+end in which some process had to wait for a core, because other load delays an end, too.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ sys.path.insert(0, str(HERE.parents[1]))
 import launch  # noqa: E402
 
 SOON = 5.0
-# Seconds of a wait for a rank that is there and does nothing; and where that is not the fault, so
-# that ranks whose imports take unequally long on a busy machine do not end before it.
+# Stall timeout in seconds if the fault is a rank that hangs; and otherwise, so that ranks whose
+# imports take unequally long on a busy machine do not end before the fault.
 TIMEOUT, LONG_TIMEOUT = 5, 60
-IMPORT = 10  # seconds, on a busy machine
-DEADLINE = 240.0  # of a job on a busy machine
+IMPORT = 10  # seconds, with margin for a busy machine
+DEADLINE = 240.0  # for a job on a busy machine
 PHASES = (
     "import",
     "start",
@@ -54,7 +54,7 @@ PHASES = (
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGTERM", "SIGINT", "SIGSTOP", "SIGABRT")
 # `leave` and `vanish` are os._exit(3) and os._exit(0).
 WAYS = (*SIGNALS, "raise", "exit", "leave", "vanish")
-# Where the script's own thread is in no library's hands.
+# Phases in which the script's own thread is not inside a library.
 PLAIN = ("start", "callback", "evaluate", "predict", "save", "last step")
 
 
@@ -74,14 +74,15 @@ class Case:
 @dataclass
 class Ending:
     code: int
-    seconds: float | None  # from the fault to the end of the launcher; None: the fault did not come
+    # From the fault to the end of the launcher; None: the fault did not happen.
+    seconds: float | None
     wrong: list[str]
     output: str
     busy: float = 0.0  # the share of these seconds in which some process waited for a core
 
 
 def draw(seed: int, ranks: int, ways: Sequence[str] = WAYS) -> Case:
-    """Alike on every machine."""
+    """The same on every machine."""
     drawn = random.Random(seed)
     while True:
         phase, way = drawn.choice(PHASES), drawn.choice(ways)
@@ -94,8 +95,9 @@ REPEATED = ("import", "map function", "generator", "callback", "train_step")
 
 
 def possible(phase: str, way: str) -> bool:
-    """A thread that raises at import, or a sys.exit in TensorFlow's hands, ends no rank; nor does
-    an interrupt in an atexit function, where Python prints and ignores what is raised."""
+    """Some combinations end no rank: a thread that raises during the import, a sys.exit inside
+    TensorFlow, and an interrupt in an atexit function, where Python prints and ignores
+    exceptions."""
     if (phase, way) == ("exit", "SIGINT"):
         return False
     if way in ("raise", "exit"):
@@ -104,16 +106,16 @@ def possible(phase: str, way: str) -> bool:
 
 
 def is_silent(case: Case) -> bool:
-    """Nobody hears of it but by waiting."""
+    """Whether the others can notice the fault only by a timeout."""
     return case.way == "SIGSTOP" or (case.way == "SIGINT" and case.phase not in PLAIN)
 
 
 def limit(case: Case, soon: float) -> float:
-    """Seconds from the fault to the end."""
+    """The limit in seconds from the fault to the end."""
     noticed = TIMEOUT * (2 if case.rank == 0 and case.way == "SIGSTOP" else 1)
     if not is_silent(case):
         noticed = 0
-    # What no launcher minds the others see once they have come so far themselves.
+    # If no launcher reacts, the others notice once they have got that far themselves.
     if case.phase == "import" and (is_silent(case) or case.way == "vanish"):
         noticed += IMPORT
     return soon + noticed
@@ -168,7 +170,7 @@ def run(case: Case, soon: float = SOON) -> Ending:
 
 
 def _await_fault(process: subprocess.Popen[bytes], output: Path) -> float:
-    """Until the fault, or the end; _waited_for_cores() then."""
+    """Waits for the fault or the end; returns _waited_for_cores() at that time."""
     deadline = time.monotonic() + DEADLINE
     while process.poll() is None and time.monotonic() < deadline:
         if "AT " in output.read_text(errors="replace"):
@@ -178,10 +180,10 @@ def _await_fault(process: subprocess.Popen[bytes], output: Path) -> float:
 
 
 def _waited_for_cores() -> float:
-    """Seconds in which some process of the machine could have run, and none was free for it."""
+    """Seconds in which some process of the machine could have run but had no core."""
     try:
         some = Path("/proc/pressure/cpu").read_text().splitlines()[0]
-    except OSError:  # a kernel without it
+    except OSError:  # the kernel does not provide it
         return 0.0
     return int(some.rpartition("total=")[2]) / 1e6
 
@@ -195,7 +197,7 @@ def _since(text: str, ended: float) -> float | None:
 
 def _judge(case: Case, code: int, seconds: float | None, soon: float) -> list[str]:
     if seconds is None:
-        return ["the fault did not come"]
+        return ["the fault did not happen"]
     wrong = []
     if seconds > limit(case, soon):
         wrong.append(f"the end came {seconds:.1f} s after the fault")
@@ -209,7 +211,7 @@ def _shared_files() -> set[str]:
 
 
 def _left_over(marker: str, before: set[str]) -> list[str]:
-    """What is still there some time after the end: processes, and files that nobody uses."""
+    """Processes, and unused files, that remain some time after the end."""
     deadline = time.monotonic() + 2
     while True:
         processes = launch._marked(marker)
@@ -222,7 +224,7 @@ def _left_over(marker: str, before: set[str]) -> list[str]:
 
 
 def _in_use(name: str) -> bool:
-    """By any process: other jobs run on this machine."""
+    """Whether any process uses it; other jobs run on this machine."""
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:
             if f"/dev/shm/{name}" in maps.read_text():
@@ -241,7 +243,7 @@ def show(case: Case, ending: Ending) -> str:
 
 
 def summary(cases: Sequence[tuple[Case, Ending]]) -> str:
-    """A line for each way, and one for all."""
+    """A line for each way, and one for all of them."""
     lines = []
     for way in WAYS:
         own = [ending for case, ending in cases if case.way == way]

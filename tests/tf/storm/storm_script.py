@@ -1,7 +1,7 @@
-"""One job of storm.py: a small training with every phase, in which one rank comes to harm.
+"""A job of storm.py: a small training with every phase, in which one rank fails.
 
-storm_script.py PHASE RANK COUNT WAY: that rank does WAY when it is in PHASE for the COUNT-th time;
-before that it prints AT and the time.
+storm_script.py PHASE RANK COUNT WAY: that rank does WAY when it is in PHASE for the COUNT-th time,
+after printing AT and the time.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def fail() -> None:
         raise RuntimeError(f"rank {RANK} is broken in {PHASE}")
     if WAY == "exit":
         sys.exit(3)
-    if WAY == "vanish":  # without a word, as if all were well
+    if WAY == "vanish":  # silently, as if it had succeeded
         os._exit(0)
     if WAY == "leave":
         os._exit(3)
     os.kill(os.getpid(), signal.Signals[WAY])
-    time.sleep(30)  # a signal that Python handles comes with the next line it runs
+    time.sleep(30)  # Python handles a signal at the next line that it runs
 
 
 def phase(name: str) -> None:
@@ -59,7 +59,7 @@ phase("start")
 
 
 def seen(name: str) -> Any:
-    """An op that is in this phase each time it runs."""
+    """An op that enters this phase each time it runs."""
 
     def run() -> np.float32:
         phase(name)

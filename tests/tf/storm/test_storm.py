@@ -1,6 +1,6 @@
-"""A rank comes to harm, in every phase and in every way: the job ends soon, and says so.
+"""A rank fails in every phase and in every way: the job ends soon and says why.
 
-What one seed does:  python tests/tf/storm/storm.py --seed N
+To run one seed:  python tests/tf/storm/storm.py --seed N
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import storm
 
 from tiers import full
 
-# What has gone wrong elsewhere, and is in no other test; the first in the quick tier.
+# Cases that failed once and are in no other test; the quick tier has the first one.
 WORST = [
     storm.Case(2, "map function", 1, 4, "SIGSEGV"),
     full(storm.Case(2, "train_step", 1, 2, "SIGSTOP")),
@@ -19,20 +19,20 @@ WORST = [
     full(storm.Case(4, "exit", 0, 1, "SIGSTOP")),
 ]
 SEEDS = range(6)
-SOON = 20  # seconds, on a busy machine
+SOON = 20  # seconds, with margin for a busy machine
 
 
 @pytest.mark.parametrize("case", WORST, ids=str)
-def test_the_worst(case):
+def test_the_worst_cases_end_soon(case):
     check(case)
 
 
 @pytest.mark.parametrize("seed", [full(seed) for seed in SEEDS])
-def test_a_storm(seed):
+def test_cases_of_a_seed_end_soon(seed):
     check(storm.draw(seed, 4))
 
 
-def test_a_seed_is_one_case():
+def test_a_seed_always_gives_the_same_case():
     assert [storm.draw(seed, 4) for seed in SEEDS] == [storm.draw(seed, 4) for seed in SEEDS]
     drawn = {(case.phase, case.way) for case in (storm.draw(seed, 4) for seed in range(500))}
     assert {phase for phase, _ in drawn} == set(storm.PHASES)

@@ -1,7 +1,7 @@
-"""Keras of old scripts: tf_keras and tensorflow.python.keras, run by Sessions; prints by case.
+"""The Keras of old scripts: tf_keras and tensorflow.python.keras in Sessions; prints by case.
 
-The same on ranks and as a plain process. With the argument `python.keras` it is TensorFlow's own
-Keras, whose fit stock TensorFlow 2.21 can only run so.
+Runs unchanged on ranks and as a plain process. The argument `python.keras` selects TensorFlow's own
+Keras, whose fit stock TensorFlow 2.21 can run only in this way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Y = np.tanh(X @ RANDOM.normal(size=(6, 1))).astype("f")
 
 
 def library() -> tuple[Any, Any, Any]:
-    """Its models, layers and, by name, optimizers."""
+    """Its models, its layers, and its optimizers by name."""
     if "python.keras" in sys.argv[1:]:
         from tensorflow.python.keras import layers, models
         from tensorflow.python.keras.optimizer_v2 import adam, gradient_descent
@@ -62,7 +62,7 @@ def fitted() -> dict[str, Any]:
 
 
 def saved() -> dict[str, Any]:
-    """What callbacks have left in a folder that each rank has drawn."""
+    """Files of callbacks, in a folder with a random name on each rank."""
     models, layers, optimizers = library()
     if "python.keras" in sys.argv[1:]:
         from tensorflow.python.keras import callbacks
@@ -73,7 +73,7 @@ def saved() -> dict[str, Any]:
         callbacks.TensorBoard(str(folder / "board"), profile_batch=0),
         callbacks.CSVLogger(str(folder / "log.csv")),
     ]
-    if "tf_keras" in sys.argv[1:]:  # stock TensorFlow's own can save no weights here
+    if "tf_keras" in sys.argv[1:]:  # TensorFlow's own cannot save weights here, even in stock
         used.append(callbacks.ModelCheckpoint(str(folder / "{epoch}"), save_weights_only=True))
     model = network(models, layers)
     model.compile(optimizers["SGD"](0.05), "mse")
@@ -87,7 +87,7 @@ def saved() -> dict[str, Any]:
 
 
 def refused(optimizer: Any) -> str:
-    """Its own error for a tensor that is given for a variable."""
+    """Its own error for a tensor passed instead of a variable."""
     try:
         optimizer.apply_gradients([(tf.constant(1.0), tf.constant(2.0))])
     except Exception as error:
@@ -96,7 +96,7 @@ def refused(optimizer: Any) -> str:
 
 
 def looped() -> dict[str, Any]:
-    """Its optimizers in a loop of the script's own, with eager execution."""
+    """Its optimizers in a custom loop with eager execution."""
     models, layers, optimizers = library()
     found = {}
     for name, make in optimizers.items():

@@ -1,4 +1,4 @@
-"""Keras of old scripts on ranks: fed all data where a Session runs it, averaged in any case."""
+"""The Keras of old scripts on ranks: averaged always, and fed all data if a Session runs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiers import full
     ],
     ids=str,
 )
-def test_keras_of_old_scripts_is_one_process(launch, scripts, args, size):
+def test_the_keras_of_old_scripts_equals_one_process(launch, scripts, args, size):
     (alone,) = reference(scripts / "sessions.py", args=args)
     run = launch(scripts / "sessions.py", np=size, args=args).check()
     results = run.results
@@ -28,7 +28,7 @@ def test_keras_of_old_scripts_is_one_process(launch, scripts, args, size):
         assert_close(results[0][case], values, 1e-5)
     if of_one is not None:
         assert [rank["names"] for rank in files] == [of_one["names"]] * size
-        # Other names of rank 0's files.
+        # Rank 1's own names for rank 0's files.
         assert all(links > 1 for rank in files[1:] for links in rank["links"])
     said = sum("every rank trains on all of each batch" in text for text in run.stderr)
     assert said == ("loop" not in args)

@@ -1,8 +1,8 @@
-"""Bits flipped at random places of one rank's variables: how many are found, and how soon.
+"""Flips bits at random places of one rank's variables: how many are found, and how soon.
 
     TF_MPI_CHECK=100 mpirun -np 3 python flips.py FLIPS MEGABYTES
 
-After each one the ranks are made equal again. `late`: found by no check within TF_MPI_CHECK steps.
+After each flip the ranks are made equal again. `late`: not found within TF_MPI_CHECK steps.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tables of 256 MB whose gradients are sparse, two ranks that begin with different values.
+"""Tables of 256 MB with sparse gradients, on two ranks that start with different values.
 
-Prints by case what two steps made of some rows, and by how much memory rose over what there was.
+Prints by case some rows after two steps, and the growth of memory over its initial size.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ v1 = tf.compat.v1
 RANK, SIZE = place()
 SHAPE = ROWS, WIDTH = 1_000_000, 64
 PICKED = [0, 1, 4096, ROWS - 1]
-ALIGNMENT = 64  # a fed array of it is not copied
+ALIGNMENT = 64  # a fed array with this alignment is not copied
 
 
 def memory(key: str) -> int:
-    """Of this process in bytes: VmHWM, the peak, or VmRSS."""
+    """Memory of this process in bytes: VmHWM, the peak, or VmRSS."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith(key)) * 1024
 
 
 def grown(run: Callable[[], Any]) -> int:
-    """By how much the peak of memory rises over what there is."""
+    """The growth of peak memory during `run`."""
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")
     before = memory("VmRSS")
@@ -56,7 +56,7 @@ def raw_op() -> dict[str, Any]:
     table = tf.Variable(filled(), name="op")
     rows = gradient()
 
-    def step() -> None:  # by an op without slots: table -= 0.5 * gradient
+    def step() -> None:  # with an op without slots: table -= 0.5 * gradient
         tf.raw_ops.ResourceSparseApplyProximalGradientDescent(
             var=table.handle, alpha=0.5, l1=0.0, l2=0.0, grad=rows.values, indices=rows.indices
         )
@@ -73,7 +73,7 @@ def of_keras() -> dict[str, Any]:
 def keras_fit() -> dict[str, Any]:
     """Keras's Embedding reads the whole table in each step, which stock TensorFlow then copies.
 
-    The gradients are ones, and depend on the rows: they come when the table has been read.
+    The gradients are ones that depend on the rows, so they are ready after the table has been read.
     """
     ids = np.arange(RANK, RANK + 4096, dtype=np.int32)
     table = keras.layers.Embedding(*SHAPE, lambda shape, dtype: filled())
@@ -95,7 +95,7 @@ def compat_v1() -> dict[str, Any]:
     descent, rows = v1.train.GradientDescentOptimizer(0.5), gradient()
 
     def step() -> None:
-        with tf.GradientTape():  # the first: all variables are synchronized
+        with tf.GradientTape():  # the first tape synchronizes all variables
             pass
         descent.apply_gradients([(rows, table)])
 
@@ -104,7 +104,8 @@ def compat_v1() -> dict[str, Any]:
 
 def session(use_resource: bool) -> dict[str, Any]:
     with tf.Graph().as_default(), v1.Session() as own:
-        # Fed, or the graph holds the table too, as a constant, and stock TensorFlow copies it.
+        # Fed, because otherwise the graph holds the table as a constant and stock TensorFlow copies
+        # it.
         value = v1.placeholder(tf.float32, [])
         table = v1.get_variable(
             "table", initializer=tf.fill(SHAPE, value), use_resource=use_resource
@@ -117,7 +118,7 @@ def session(use_resource: bool) -> dict[str, Any]:
 
 
 def shared_memory(use_resource: bool) -> dict[str, Any]:
-    """Variables whose memory another holds: one made from another, one made from a fed array."""
+    """Variables whose memory is shared: one made from another, one made from a fed array."""
     shape = [2**18, WIDTH]  # 64 MiB
     room = np.empty(2**24 + ALIGNMENT, np.float32)
     begin = -room.ctypes.data % ALIGNMENT // room.itemsize
@@ -142,7 +143,7 @@ def shared_memory(use_resource: bool) -> dict[str, Any]:
 
 def main() -> None:
     tables: dict[str, Callable[[], Any]] = {
-        "keras fit": keras_fit,  # first: what others have freed might serve for another table
+        "keras fit": keras_fit,  # first, because memory freed by others could be reused for a table
         "op": raw_op,
         "keras": of_keras,
         "compat_v1": compat_v1,

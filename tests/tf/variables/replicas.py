@@ -1,7 +1,7 @@
-"""Ranks whose replicas part in the middle of training, each way to train: who hears what, when.
+"""Ranks whose replicas diverge during training, in every way to train: who is told what, and when.
 
-Each rank has data of its own. In every case but `undisturbed` and `threads` one rank's variable is
-changed behind TensorFlow's back before step DISTURBED, by one bit.
+Each rank has its own data. In every case except `undisturbed` and `threads`, one bit of one rank's
+variable is flipped behind TensorFlow's back before step DISTURBED.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensorflow.mpi._src.variables import initial_broadcast, large_variables, re
 
 v1 = tf.compat.v1
 RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
-ODD = SIZE - 1  # the rank whose memory is faulty
+ODD = SIZE - 1  # the rank with faulty memory
 DISTURBED, STEPS = 6, 14
 EVERY = int(os.environ["TF_MPI_CHECK"])
 
@@ -31,14 +31,14 @@ def data(step: int) -> np.ndarray:
 
 
 def flip(array: np.ndarray, element: int = 3, bit: int = 12) -> None:
-    """In place, where `array` lies; whoever it belongs to."""
+    """Flips a bit of `array` in place, whatever owns the memory."""
     address = array.ctypes.data + element * array.itemsize
     word = ctypes.c_uint32.from_address(address)
     word.value ^= 1 << bit
 
 
 def run(step: Callable[[int], Any], disturb: Callable[[], None] | None) -> dict[str, Any]:
-    """The step that raised, from 1, and what it said; None if all went through."""
+    """The number, from 1, and message of the step that raised; None if none did."""
     for number in range(1, STEPS + 1):
         if number == DISTURBED and disturb is not None and RANK == ODD:
             disturb()
@@ -93,7 +93,7 @@ def in_session(resource: bool) -> dict[str, Any]:
 
 
 def assigns_on_one_rank() -> dict[str, Any]:
-    """No fault of the memory: the script's own doing."""
+    """Not a memory fault but the script's own assignment."""
     w = tf.Variable(tf.ones([2]), name="w_assigned")
     optimizer = keras.optimizers.SGD(0.01)
 
@@ -109,7 +109,7 @@ def assigns_on_one_rank() -> dict[str, Any]:
 
 
 def a_part_at_a_time() -> dict[str, Any]:
-    """As of a model too large to be compared at once: 8 bytes first."""
+    """As for a model too large to compare at once: 8 bytes first."""
     least, limited = replica_check._MIN_BYTES, replica_check._is_limited
     replica_check._MIN_BYTES = 8
     replica_check.Replicas.limit = 8
@@ -121,7 +121,7 @@ def a_part_at_a_time() -> dict[str, Any]:
 
 
 def in_fit() -> dict[str, Any]:
-    """A part of a large model at a time, batches of a last size that differs; nothing is wrong."""
+    """A large model, compared in parts, with a last batch of another size; no errors."""
     model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
     model.compile("adam", "mse")
     random = np.random.default_rng(3)
@@ -131,7 +131,7 @@ def in_fit() -> dict[str, Any]:
 
 
 def in_threads() -> dict[str, Any]:
-    """Two threads train one variable, in no order: nothing can be compared."""
+    """Two threads train one variable in no fixed order, so nothing can be compared."""
     w = tf.Variable(tf.ones([3, 2]), name="w_threads")
     found: list[Any] = [None, None]
 
@@ -146,7 +146,7 @@ def in_threads() -> dict[str, Any]:
 
         found[number] = run(lambda n: step(tf.constant(data(n))), None)
 
-    for number in (0, 1):  # traced in order, so that their names are alike
+    for number in (0, 1):  # traced in order, so that their names are equal
         thread = threading.Thread(target=train, args=(number,))
         thread.start()
         thread.join()
@@ -154,7 +154,7 @@ def in_threads() -> dict[str, Any]:
 
 
 def left_by_eager_code() -> int:
-    """Variables that are still known: an assign_add makes one that is gone at once."""
+    """The number of variables still known: assign_add creates one that is gone at once."""
     variable = tf.Variable(0.0)
     before = len(initial_broadcast._variables)
     for _ in range(100):

@@ -1,11 +1,11 @@
-"""Trains, saves in the middle, and trains on; or loads what was saved and trains on from there.
+"""Trains, saves in the middle, and trains on; or loads the saved model and trains on from there.
 
     saved.py train DIR   rank 0 writes a SavedModel, a tf.train.Checkpoint and a v1 checkpoint with
                          its MetaGraph
-    saved.py load DIR    official TensorFlow, too, alone on the whole batches; under a launcher the
-                         other ranks spoil what they loaded: rank 0's counts
+    saved.py load DIR    also in official TensorFlow, alone on the whole batches; under a launcher
+    the other ranks spoil what they loaded, because rank 0's values must be used
 
-Prints by kind what the variables are where it was saved, or loaded, and at the end.
+Prints by kind the variables where they were saved or loaded, and at the end.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ def batches() -> list[tuple[np.ndarray, np.ndarray]]:
     return [(x[RANK::SIZE, :4], x[RANK::SIZE, 4:]) for x in wholes]
 
 
-# --- Eager variables, trained by a function -------------------------------------------------------
+# --- Eager variables trained by a function
+# ---------------------------------------------------------
 
 
 class Model(tf.Module):
-    """Two layers, parts of one name that are trained in no order, and an optimizer with slots.
+    """Two layers, equally named parts that are trained in no fixed order, and an optimizer with
+    slots.
 
-    It does not track the optimizer: no TensorFlow loads a SavedModel that holds one of compat.v1
-    with slots. To save one, it takes the slots as variables of its own.
+    It does not track the optimizer, because no TensorFlow can load a SavedModel that holds a
+    compat.v1 optimizer with slots. To be saved, it holds the slots as variables.
     """
 
     def __init__(self) -> None:
@@ -67,7 +69,7 @@ class Model(tf.Module):
             work = tf.reduce_sum(tf.random.uniform([100 * (index * 5 % 8)]))
             delta = (index + 1) * tf.reduce_mean(y) * tf.ones_like(part) + 1e-30 * work
             tf.raw_ops.ResourceApplyGradientDescent(var=part.handle, alpha=0.1, delta=delta)
-        # A second Apply op on the same variable: it carries a number, as a private attribute.
+        # A second Apply op on the same variable: it has a number, as a private attribute.
         decay = 0.01 * tf.convert_to_tensor(self.out)
         tf.raw_ops.ResourceApplyGradientDescent(var=self.out.handle, alpha=0.1, delta=decay)
         tf.raw_ops.ResourceApplyGradientDescent(var=self.out.handle, alpha=0.1, delta=decay)
@@ -116,14 +118,14 @@ def load_checkpoint() -> dict[str, Any]:
     status = tf.train.Checkpoint(model=model, optimizer=model.optimizer()).restore(path)
     status.assert_existing_objects_matched()
     saved = state(model)
-    end = train_on(model)  # makes the slots
+    end = train_on(model)  # creates the slots
     status.assert_consumed()
     return {"saved": saved, "end": end}
 
 
 # --- A Session ------------------------------------------------------------------------------------
 
-ENDS = "ends of the graph"  # the collection that a script finds its tensors in again
+ENDS = "ends of the graph"  # the collection in which a script finds its tensors again
 
 
 def build() -> None:

@@ -1,9 +1,9 @@
-"""Ranks that begin with different variables, slots and counters: one training step in each way.
+"""Ranks that start with different variables, slots and counters: one training step in each way.
 
     start.py CHECKPOINT_FOLDER
 
-Each case prints the loss of the first forward pass (on data that all ranks share), how far
-variable, slot and counter are from what they are when rank 0's values count, and their bytes.
+Each case prints the loss of the first forward pass (on data that all ranks share), the distance of
+variable, slot and counter from their values if rank 0's are used, and their bytes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ v1 = tf.compat.v1
 RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
 FOLDER = Path(sys.argv[1])
 RATE, MOMENTUM = 0.1, 0.9
-SAVED = 99  # the seed of what a checkpoint holds
+SAVED = 99  # the seed of the checkpoint's contents
 COMMON = np.random.default_rng(7).normal(size=(4, 3)).astype(np.float32)
 
 
 def values(seed: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """(variable, slot, counter) that a rank begins with."""
+    """The initial (variable, slot, counter) of a rank."""
     random = np.random.default_rng(seed)
     w, m = (random.normal(size=(3, 2)).astype(np.float32) for _ in range(2))
     return w, m, 1000 * seed
@@ -40,7 +40,7 @@ def data(rank: int) -> np.ndarray:
 
 
 def report(loss: Any, w: Any, m: Any, counter: Any, seed: int = 0) -> dict[str, Any]:
-    """What came of one step, beside what comes of one from values(seed) on the mean gradient."""
+    """The result of one step, and of the same step from values(seed) with the mean gradient."""
     w0, m0, counter0 = values(seed)
     parts = [data(rank) for rank in range(SIZE)]
     gradient = np.mean([x.T @ x @ w0 * (2 / (4 * 2)) for x in parts], axis=0)
@@ -63,7 +63,7 @@ def own_loss(w: Any) -> Any:
 
 
 class SessionModel:
-    """One variable, its momentum and a global step, in a graph of their own."""
+    """A variable, its momentum and a global step in their own graph."""
 
     def __init__(self, use_resource: bool, seed: int) -> None:
         w, m, counter = values(seed)
@@ -106,7 +106,7 @@ def session_case(use_resource: bool, restored: bool = False) -> dict[str, Any]:
 
 
 def raw_case(function: bool) -> Callable[[], dict[str, Any]]:
-    """A raw op, whose slot and counter are variables like any other. Returns what trains them."""
+    """A raw op, whose slot and counter are plain variables. Returns a function that trains them."""
     w, m, counter = (tf.Variable(value) for value in values(RANK))
 
     def step() -> Any:
@@ -127,7 +127,7 @@ def raw_case(function: bool) -> Callable[[], dict[str, Any]]:
 
 
 class Eager(tf.Module):
-    """A variable trained by a compat.v1 optimizer, whose slot exists from the first update on."""
+    """A variable trained by a compat.v1 optimizer; the first update creates its slot."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ def checkpoint_case(function: bool) -> Callable[[], dict[str, Any]]:
 
 
 def generator_case() -> list[int]:
-    """The state of a random generator stays each rank's own."""
+    """The state of a random generator differs by rank."""
     generator = tf.random.Generator.from_seed(1 + RANK)
     w = tf.Variable([1.0 + RANK])
 
@@ -184,7 +184,7 @@ def generator_case() -> list[int]:
 
 
 def other_variable_case() -> str:
-    """A kernel that was made for a synchronized variable meets another, which is not: the error."""
+    """A kernel created for a synchronized variable meets one that is not: the error."""
     with tf.Graph().as_default(), v1.Session() as session:
         known = v1.get_variable("known", initializer=[1.0], use_resource=True)
         other = v1.get_variable(
@@ -211,7 +211,7 @@ def other_variable_case() -> str:
 
 
 def imported_case(use_resource: bool) -> list[int]:
-    """A graph that was trained is imported under the same names, without its collections."""
+    """Imports a trained graph under the same names, without its collections."""
     model = SessionModel(use_resource, RANK)
     with v1.Session(graph=model.graph) as session:
         session.run(model.fill)
@@ -224,7 +224,7 @@ def imported_case(use_resource: bool) -> list[int]:
 
 
 def callable_case(use_resource: bool, options: bool = False) -> dict[str, Any]:
-    """A callable trains, after another session whose variables have the same names has."""
+    """A callable trains after another session did whose variables have the same names."""
     models = [SessionModel(use_resource, RANK) for _ in range(2)]
     sessions = [v1.Session(graph=model.graph) for model in models]
     for session, model in zip(sessions, models):
@@ -245,7 +245,7 @@ def callable_case(use_resource: bool, options: bool = False) -> dict[str, Any]:
 
 
 def averaged_case() -> list[Any]:
-    """A moving average's initializer hands the variable, without a value yet, to a function."""
+    """A moving average's initializer passes the variable, not yet initialized, to a function."""
     w, _, _ = values(RANK)
     with tf.Graph().as_default(), v1.Session() as session:
         variable = v1.get_variable("w", initializer=w, use_resource=True)
@@ -258,9 +258,9 @@ def averaged_case() -> list[Any]:
 
 
 def looked_at_case(use_resource: bool) -> list[int]:
-    """Rank 0 alone hands its variable to a function that does not train, before any step.
+    """Only rank 0 passes its variable to a function that does not train, before any step.
 
-    Beside it is a variable of strings, which are not compared.
+    There is also a variable of strings, which are not compared.
     """
     w, _, _ = values(RANK)
     with tf.Graph().as_default(), v1.Session() as session:
@@ -277,7 +277,7 @@ def looked_at_case(use_resource: bool) -> list[int]:
 
 
 def conditional_case() -> list[int]:
-    """A condition trains a variable, by rows that pass no Apply op."""
+    """A tf.cond trains a variable, with rows that no Apply op handles."""
     w, _, _ = values(RANK)
     with tf.Graph().as_default(), v1.Session() as session:
         variable = v1.get_variable("w", initializer=w, use_resource=True)
@@ -296,7 +296,7 @@ def conditional_case() -> list[int]:
 
 
 def made_in_step_case(function: bool, draw: Callable[[], Any]) -> list[list[int]]:
-    """A variable that the first step makes: its value before the step is over, and after it."""
+    """A variable created by the first step: its value during the step, and after it."""
     made: list[Any] = []
 
     def step(x: Any) -> Any:
@@ -316,7 +316,7 @@ def made_in_step_case(function: bool, draw: Callable[[], Any]) -> list[list[int]
 
 
 def made_in_step_cases() -> dict[str, Any]:
-    """By a function or not: where each rank draws its own, and where a draw may be for samples."""
+    """In functions and eager code: with different draws per rank, and draws possibly per sample."""
 
     def own() -> Any:
         return tf.random.stateless_normal([8, 3], [RANK, 1])
@@ -352,7 +352,8 @@ def main() -> None:
     printed["conditional"] = conditional_case()
     printed["generator"] = generator_case()
     printed["other variable"] = other_variable_case()
-    printed |= made_in_step_cases()  # the last: draws of a loop over divided data are for samples
+    # Last, because draws in a loop over divided data are per sample.
+    printed |= made_in_step_cases()
     result(printed)
 
 

@@ -1,4 +1,4 @@
-"""A large table is never allocated a second time, and starts as rank 0's all the same."""
+"""A large table is never allocated twice, and still starts with rank 0's values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture(scope="module")
 def ranks(launch, scripts) -> list[dict[str, Any]]:
-    # Each rank has samples of its own.
+    # Each rank has its own samples.
     env = {"TF_MPI_SHARD": "off", "TF_MPI_EXTRAS": "scatter_in_place"}
     run = launch(scripts / "large_tables.py", np=2, env=env)
     return run.check().results
@@ -21,16 +21,16 @@ CASES = ["op", "keras", "keras fit", "compat_v1", "session ref", "session resour
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_memory_does_not_grow_by_the_table(ranks, case):
-    """256 MB, of which a step touches 1 MB, from the broadcast of rank 0's values on."""
+def test_training_allocates_no_second_table(ranks, case):
+    """256 MB, of which a step uses 1 MB, from the broadcast of rank 0's values on."""
     for rank in ranks:
-        # fit also traces its function, which takes some MB of its own.
+        # fit also traces its function, which takes some MB
         assert rank[case]["grown"] < (64 if case == "keras fit" else 16) * 2**20
         assert rank[case]["values"] == [0.5, 0.0, 0.5, 1.0]
 
 
 @pytest.mark.parametrize("kind", ["ref", "resource"])
-def test_memory_that_is_not_one_variable_s_is_not_written_to(ranks, kind):
+def test_shared_memory_is_not_written_to(ranks, kind):
     for number, rank in enumerate(ranks):
         found = rank[f"shared {kind}"]
         assert found["values"] == [[0.75, 0.75, 1.0], [1.0] * 3, [10.0] * 3]

@@ -1,4 +1,4 @@
-"""Replicas that part are found within TF_MPI_CHECK steps, by name and rank."""
+"""Diverging replicas are found within TF_MPI_CHECK steps, with variable and rank."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-EVERY, DISTURBED = 4, 6  # as replicas.py: the check before step 8 sees it, step 9 says so
+EVERY, DISTURBED = 4, 6  # as in replicas.py: the check before step 8 finds it, and step 9 raises
 CASES = {
     "function": "w_function_True_False",
     "compiled": "w_function_True_True",
@@ -23,9 +23,9 @@ def ranks(launch, scripts) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_flipped_bit_is_found(ranks, case):
+def test_a_flipped_bit_is_found_and_named(ranks, case):
     said = {rank[case]["error"] for rank in ranks}
-    assert len(said) == 1, "every rank says the same"
+    assert len(said) == 1, "every rank reports the same"
     (text,) = said
     assert text.startswith(f"rank 2/3: the variable '{CASES[case]}"), text
     assert "differs from rank 0, 1: element [1, 1] is " in text
@@ -33,7 +33,7 @@ def test_a_flipped_bit_is_found(ranks, case):
     assert {rank[case]["step"] for rank in ranks} == {9}
 
 
-def test_what_is_compared_a_part_at_a_time(ranks):
+def test_a_model_compared_in_parts_is_covered_over_several_checks(ranks):
     said = {(rank["parts"]["step"], rank["parts"]["error"]) for rank in ranks}
     assert len(said) == 1
     ((step, text),) = said
@@ -41,7 +41,7 @@ def test_what_is_compared_a_part_at_a_time(ranks):
     assert "rank 2/3: the variable 'w_parts'" in text and "element [1, 1] is " in text
 
 
-def test_an_assignment_on_one_rank_is_found(ranks):
+def test_an_assignment_on_one_rank_is_found_and_named(ranks):
     for rank in ranks:
         assert "rank 2/3: the variable 'w_assigned'" in rank["assigned"]["error"]
         assert "element [0] is " in rank["assigned"]["error"]
@@ -49,18 +49,18 @@ def test_an_assignment_on_one_rank_is_found(ranks):
 
 
 @pytest.mark.parametrize("case", ["undisturbed", "fit", "threads"])
-def test_nothing_is_said_where_nothing_is_wrong(ranks, case):
+def test_equal_replicas_are_not_reported(ranks, case):
     for rank in ranks:
         assert rank[case] == {"step": None, "error": ""}
 
 
-def test_eager_updates_leave_nothing_behind(ranks):
+def test_eager_updates_leave_no_variables_behind(ranks):
     assert [rank["left"] for rank in ranks] == [0, 0, 0]
 
 
 @pytest.mark.full
-def test_every_bit_of_a_larger_model_counts(launch, scripts):
-    """Flips at random places, each on a random rank: the next check names the right one."""
+def test_a_flip_of_any_bit_of_a_larger_model_is_found(launch, scripts):
+    """Flips bits at random places on random ranks: the next check names the right one."""
     run = launch(scripts / "flips.py", np=3, args=[5, 4], env={"TF_MPI_CHECK": "10"}, timeout=120)
     for found in run.check().results:
         assert found["flips"] == found["found"] == found["right"] == 5

@@ -1,4 +1,4 @@
-"""What a training run under two ranks writes, stock TensorFlow loads and runs; so do two ranks."""
+"""Stock TensorFlow, and two ranks, load and run what two ranks have saved in training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ["model", "checkpoint", "session"]
 
 
 class Runs(NamedTuple):
-    """By kind and place, the variables: of each rank, of the official wheel, of ranks that load."""
+    """The variables by kind and place: of each rank, of the official wheel, of ranks that load."""
 
     ranks: list[dict[str, Any]]
     stock: dict[str, Any]
@@ -32,22 +32,22 @@ def runs(launch, scripts, stock_python, tmp_path_factory) -> Runs:
     return Runs(ranks, stock.results[0], loaded)
 
 
-def test_loaded_by_the_official_wheel(runs):
+def test_every_kind_is_loaded_by_the_official_wheel(runs):
     assert runs.stock["stock"] is True
     assert runs.stock["version"] == tensorflow_version()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_loads_what_was_saved(runs, kind):
-    """To the bit, and the same on both ranks, who trained between there and the end."""
+def test_loaded_values_equal_the_saved_ones(runs, kind):
+    """Bitwise, and on both ranks, which trained between the save and the end."""
     for rank in runs.ranks:
         assert rank[kind]["saved"] == runs.stock[kind]["saved"]
         assert rank[kind]["end"] == runs.ranks[0][kind]["end"] != rank[kind]["saved"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_trains_on_as_the_ranks_did(runs, kind):
-    """The training function or op that was saved, alone on the whole batches; slots count."""
+def test_the_official_wheel_trains_on_like_the_ranks(runs, kind):
+    """The saved training function or op, alone on the whole batches; slots matter."""
     ours, theirs = runs.ranks[1][kind]["end"], runs.stock[kind]["end"]
     assert len(ours) == len(theirs) == 3
     for index, (a, b) in enumerate(zip(ours, theirs)):
@@ -55,8 +55,9 @@ def test_trains_on_as_the_ranks_did(runs, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ranks_that_load_it_train_on_as_well(runs, kind):
-    """Though no Python built the loaded function's Apply ops, nor named its variables in order."""
+def test_ranks_that_load_train_on_like_the_others(runs, kind):
+    """Although Python did not create the loaded function's Apply ops or name its variables in
+    order."""
     for rank in runs.loaded:
         assert rank[kind]["saved"] == runs.stock[kind]["saved"]
         assert rank[kind]["end"] == runs.loaded[0][kind]["end"]

@@ -1,4 +1,4 @@
-"""Before the first forward pass rank 0's variables, slots and counters are every rank's."""
+"""Before the first forward pass every rank has rank 0's variables, slots and counters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ranks(launch, scripts, tmp_path_factory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rank_0_counts(ranks, case):
+def test_all_ranks_start_with_rank_0s_values(ranks, case):
     for rank in ranks:
         assert rank[case]["loss"] < 1e-4, "the first forward pass saw other values than rank 0's"
         assert rank[case]["counter"] == 0
@@ -39,28 +39,29 @@ def test_rank_0_counts(ranks, case):
 
 
 @pytest.mark.parametrize("case", ["checkpoint function", "checkpoint eager"])
-def test_a_checkpoint_restored_on_rank_0_only(ranks, case):
+def test_a_checkpoint_restored_on_rank_0_only_reaches_all(ranks, case):
     for rank in ranks:
         assert rank[case]["losses"][0] == rank[case]["losses"][1]
         assert rank[case]["first"] == rank[case]["second"] == ranks[0][case]["first"]
 
 
-def test_variables_made_after_the_first_tape(ranks):
-    """Variable and slot are synchronized at their first update, after a forward pass that was not.
+def test_variables_created_after_the_first_tape_are_synchronized_at_an_update(ranks):
+    """Variable and slot are synchronized at their first update, after a forward pass with other
+    values.
 
-    The counter stays as it is: a raw op does not tell of it.
+    The counter is not synchronized, because a raw op does not refer to it.
     """
     for first, second in zip(*(rank["late eager"]["bytes"][:2] for rank in ranks)):
         assert first == second
 
 
 @pytest.mark.parametrize("kind", ["ref", "resource"])
-def test_an_imported_graph_is_synchronized_by_itself(ranks, kind):
+def test_an_imported_graph_is_synchronized_on_its_own(ranks, kind):
     assert ranks[0][f"imported {kind}"] == ranks[1][f"imported {kind}"]
 
 
 @pytest.mark.parametrize("case", ["averaged", "looked at ref", "looked at resource"])
-def test_functions_that_do_not_train_start_nothing(ranks, case):
+def test_functions_that_do_not_train_synchronize_nothing(ranks, case):
     assert ranks[0][case] == ranks[1][case]
 
 
@@ -69,23 +70,23 @@ def test_a_condition_that_trains_starts_synchronized(ranks):
 
 
 @needs("synchronous_updates")
-def test_a_kernel_meets_another_variable_than_it_was_made_for(ranks):
-    """It must not wait for the other ranks, so it says so."""
+def test_a_kernel_that_meets_another_variable_is_an_error(ranks):
+    """It must not wait for the other ranks, so it raises an error."""
     for rank in ranks:
         assert "is to update 'other@" in rank["other variable"], rank["other variable"]
 
 
-def test_random_generators_stay_apart(ranks):
+def test_random_generators_differ_by_rank(ranks):
     noise, value = zip(*(rank["generator"] for rank in ranks))
     assert noise[0] != noise[1]
     assert value[0] == value[1]
 
 
-def test_variables_that_a_step_makes(ranks):
-    """The first call of a function runs their initializers, and is their start as well.
+def test_variables_created_by_a_step_start_with_rank_0s_values(ranks):
+    """The first call of a function runs their initializers and also synchronizes them.
 
-    [8, 1] is a multiple of the samples that a rank has: such a draw is taken for noise of the
-    samples, and a variable of it must still begin as in one process, before the first forward pass.
+    [8, 1] is a multiple of a rank's number of samples, so the draw counts as per-sample noise. Its
+    variable must still start as in one process before the first forward pass.
     """
     for rank in ranks:
         assert rank["made in a step"] == ranks[0]["made in a step"]

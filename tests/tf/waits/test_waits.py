@@ -1,4 +1,4 @@
-"""No rank waits without a word, or for ever: at the start, and at the end."""
+"""No rank waits silently or forever, at the start or at the end."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from launch import begin, kill
 from tiers import full
 
 STALL = {"TF_MPI_STALL_WARNING": "1", "TF_MPI_STALL_TIMEOUT": "4"}
-ENDS_WITH_IT = 8  # seconds: it looks every 2
-SOON = 20  # seconds for a wait of STALL's and the end of the job, on a busy machine
+ENDS_WITH_IT = 8  # seconds: it checks every 2
+SOON = 20  # seconds for STALL's wait and the end of the job, with margin for a busy machine
 
 
 def lines_of(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("tensorflow.mpi rank")]
 
 
-def test_settings_that_differ_are_named(launch, scripts):
-    """Those that would have made the start hang, too; not what may differ, or means the same."""
+def test_different_settings_are_named(launch, scripts):
+    """Including those that would make the start hang; not those that may differ or mean the
+    same."""
     run = launch(scripts / "waits.py", args=["settings"], timeout=90)
     assert run.returncode != 0
     (text,) = {text for text in map(last_line, run.stderr) if text.startswith("ImportError: ")}
@@ -57,7 +58,7 @@ def last_line(text: str) -> str:
         full("stopped", "is stopped, for example by SIGSTOP); this rank ends"),
     ],
 )
-def test_whom_a_rank_waits_for_is_said_and_the_wait_ends(launch, scripts, mode, said):
+def test_a_rank_says_whom_it_waits_for_and_the_wait_ends(launch, scripts, mode, said):
     run = launch(scripts / "waits.py", args=[mode], env=STALL, timeout=90)
     assert run.returncode != 0
     lines = lines_of(run.stderr[0])
@@ -66,7 +67,7 @@ def test_whom_a_rank_waits_for_is_said_and_the_wait_ends(launch, scripts, mode, 
     if mode == "off":
         assert run.wall < SOON
         return
-    # On a busy machine the average before it has waited, too: "1.0 s".
+    # On a busy machine the average before it may have waited, too: "1.0 s".
     first = next(line for line in lines if re.search(r"has waited [1-4] s for", line))
     assert first.endswith("; it will end after TF_MPI_STALL_TIMEOUT, 4 s")
     if mode in ("idle", "stopped"):
@@ -85,7 +86,7 @@ def test_a_rank_that_ended_before_the_start_is_noticed(launch, scripts):
 
 
 @pytest.mark.full
-def test_a_rank_that_works_after_its_last_step_is_waited_for(launch, scripts):
+def test_ranks_wait_for_one_that_works_after_its_last_step(launch, scripts):
     run = launch(scripts / "waits.py", args=["work"], env=STALL, timeout=90).check()
     assert [text.splitlines()[0] for text in run.stdout] == ["TOTAL 3.0"] * 2
     lines = [line for line in lines_of(run.stderr[0]) if "its script has ended" in line]
@@ -96,12 +97,12 @@ def test_a_rank_that_works_after_its_last_step_is_waited_for(launch, scripts):
     "wrapped, ends",
     [
         ([], True),
-        full(["bash", "-c", '"$@"; exit', "bash"], True),  # the shell stays, and is of the rank
+        full(["bash", "-c", '"$@"; exit', "bash"], True),  # the shell stays and belongs to the rank
         full(["nohup"], False),
     ],
 )
 def test_ranks_end_with_their_launcher(scripts, tmp_path, wrapped, ends):
-    """Which is killed, and cannot end them; nor does it pass on what they say."""
+    """The launcher is killed, so it cannot end them or forward their output."""
     words = [*wrapped, sys.executable, str(scripts / "waits.py"), "orphans"]
     marker = uuid.uuid4().hex
     launcher, _ = begin(words, 2, tmp_path, marker)

@@ -1,10 +1,10 @@
-"""Training inside XLA clusters: prints by case the variables that came out.
+"""Training inside XLA clusters: prints the resulting variables by case.
 
-    compiled.py train     all cases; as a plain process the reference, on the whole batch
-    compiled.py errors    ranks that disagree inside a compiled function, then agree again
-    compiled.py raise     rank 1 stops; prints what rank 0's compiled step says
+    compiled.py train     all cases; a plain process is the reference, on the whole batch
+    compiled.py errors    ranks that disagree inside a compiled function and then agree again
+    compiled.py raise     rank 1 stops; prints the error of rank 0's compiled step
 
-With TEST_UNSYNCHRONISED ranks take their part of the data and average nothing: the control.
+With TEST_UNSYNCHRONISED ranks take their part of the data and average nothing, as the control.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def part(step: int) -> tuple[Any, Any]:
 
 
 class Model:
-    """Two layers, with values of its own on each rank but rank 0's if those are not `same`."""
+    """Two layers; each rank has other values, of which rank 0's are used, unless they are
+    `same`."""
 
     def __init__(self, same: bool = False) -> None:
         random = np.random.default_rng(0 if same else RANK)
@@ -116,7 +117,8 @@ def custom_loop() -> list[Any]:
 
 
 def uneven_batches() -> list[Any]:
-    """Rank 0 has all samples but one each: other shapes, so another program, on each rank."""
+    """Rank 0 has all but one sample of each other rank, so each rank has other shapes and
+    programs."""
     model = Model(same=True)
 
     @compiled
@@ -125,7 +127,7 @@ def uneven_batches() -> list[Any]:
         update(model.variables, averaging.average(gradients, ["w", "b", "u"], "uneven", weight))
 
     for i in range(STEPS):
-        first = i % 2 + 1  # samples of each rank but the first
+        first = i % 2 + 1  # samples of every rank but the first
         starts = [0, *(BATCH - first * (SIZE - r) for r in range(1, SIZE)), BATCH]
         own = slice(starts[RANK], starts[RANK + 1])
         weight = tf.constant((own.stop - own.start) * SIZE / BATCH, tf.float32)
@@ -134,7 +136,7 @@ def uneven_batches() -> list[Any]:
 
 
 def many_at_once() -> list[Any]:
-    """Independent averages in one cluster: XLA may start them in any order."""
+    """Independent averages in one cluster, which XLA may start in any order."""
     variables = [tf.Variable(tf.zeros([2 + 300 * (i % 2)]), name="many") for i in range(12)]
 
     @compiled
@@ -165,7 +167,7 @@ def loop_and_branch() -> list[Any]:
 
 
 def inside_a_function() -> list[Any]:
-    """A compiled function and one that is not, which train the same variables in turn."""
+    """A compiled function and an ordinary one that train the same variables alternately."""
     model = Model()
 
     @compiled
@@ -204,7 +206,7 @@ def average_of(tensor: Any) -> Any:
 def outcome(function: Callable[[], Any]) -> str:
     try:
         return f"{float(tf.reduce_sum(function()))}"
-    except Exception as error:  # whatever it is, the test looks at it
+    except Exception as error:  # the test checks its type and message
         return f"{type(error).__name__}: {error}"
 
 

@@ -1,4 +1,4 @@
-"""Compiled steps: ranks that train inside XLA clusters against one process on the whole batch."""
+"""Compiled steps: ranks that train inside XLA clusters equal one process on the whole batch."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_equals_one_process(ranks, alone, case):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_equals_the_same_ops_outside_a_cluster(ranks, op):
+def test_a_cluster_equals_the_same_ops_outside(ranks, op):
     assert_close(ranks[0][f"{op} compiled"], ranks[0][f"{op} plain"], 1e-5)
 
 
-def test_errors_reach_every_rank_and_stop_one_step(launch, scripts):
+def test_an_error_reaches_every_rank_and_stops_one_step(launch, scripts):
     for rank in launch(scripts / "compiled.py", args=["errors"], pooled=True).check().results:
         assert rank["shape"].startswith("InvalidArgumentError")
         assert "the ranks disagree on 't (compiled)': rank" in rank["shape"]
@@ -60,7 +60,7 @@ def test_errors_reach_every_rank_and_stop_one_step(launch, scripts):
 def test_a_rank_that_stops_ends_the_compiled_step_of_the_other(launch, scripts):
     run = launch(scripts / "compiled.py", args=["raise"], timeout=60)
     assert run.returncode != 0
-    # UnavailableError, or what TensorFlow makes of one that comes out of a function.
+    # UnavailableError, or its form if it comes from a function.
     heard = run.stdout[0]
     assert heard.startswith(("HEARD UnavailableError: ", "HEARD InternalError: "))
     assert "rank 1/2 has stopped: RuntimeError: rank 1 has had enough" in heard
