@@ -19,7 +19,7 @@ def test_asking_for_the_rank_changes_nothing(run, case):
 
 
 def test_different_data_are_reported_once_with_both_remedies(run):
-    lines = [line for line in run.stderr[0].splitlines() if "were given different arrays" in line]
+    lines = [line for line in run.stderr[0].splitlines() if "have different arrays" in line]
     assert len(lines) == 1
     assert "call tf.mpi.own_data()" in lines[0] and "or set TF_MPI_SHARD=off" in lines[0]
 

@@ -26,13 +26,13 @@ def said_fixture(feeds: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_ranks_that_were_given_different_data(feeds, said):
     feeds.streams._other_data("fit", "arrays")
-    assert said[0].startswith("fit: the ranks were given different arrays. All of them train and")
+    assert said[0].startswith("fit: the ranks have different arrays. All of them train and")
     assert "call tf.mpi.own_data() before that, or set TF_MPI_SHARD=off" in said[0]
 
 
 def test_ranks_that_were_given_more_or_less(feeds):
     words = (
-        "fit: rank 0 was given 3 batches of 4 or 8 samples, rank 1 an unknown number of batches. "
+        "fit: rank 0 has 3 batches of 4 or 8 samples, rank 1 has an unknown number of batches. "
         "Give all ranks the same data"
     )
     with pytest.raises(ValueError, match=words):
@@ -42,7 +42,7 @@ def test_ranks_that_were_given_more_or_less(feeds):
 def test_a_map_that_draws_in_order(feeds, said, monkeypatch):
     monkeypatch.setattr(feeds.streams.determinism, "draws_in_order", lambda _: "augment")
     feeds.streams._draws_in_order("fit", None)
-    assert said[0].startswith("fit: map 'augment' draws for one sample after another, so rank 0")
+    assert said[0].startswith("fit: map 'augment' draws random numbers sample by sample, so rank 0")
     assert "With num_parallel_calls=tf.data.AUTOTUNE in that map" in said[0]
 
 

@@ -72,7 +72,7 @@ def test_two_views_of_a_sample_differ(ranks):
 
 def test_pipelines_that_cannot_be_shared_are_reported_with_a_remedy(run):
     for what, remedy in {
-        "draws for one sample after another": "num_parallel_calls=tf.data.AUTOTUNE",
+        "draws random numbers sample by sample": "num_parallel_calls=tf.data.AUTOTUNE",
         "input does not get faster with more ranks": "use a keras.utils.PyDataset",
     }.items():
         assert [text.count(what) for text in run.stderr] == [1, 0]

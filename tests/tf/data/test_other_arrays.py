@@ -45,5 +45,5 @@ def test_rank_0s_arrays_are_used_as_in_one_process(launch, script, kind):
                 continue
             np.testing.assert_allclose(rank[name], value, rtol=2e-5, atol=1e-6)
     if kind == "arrays":
-        assert run.stderr[0].count("the ranks were given different arrays") == 1
+        assert run.stderr[0].count("the ranks have different arrays") == 1
         assert "TF_MPI_SHARD=off" in run.stderr[0]

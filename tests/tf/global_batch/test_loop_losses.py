@@ -20,5 +20,5 @@ def test_losses_that_are_not_sample_means_are_reported(launch, scripts):
     session = {name: "".join(said).count("loss (") for name, said in told["session"].items()}
     assert session == {"mean": 0, "sum": 1}
     uneven = [line for line in told["uneven"] if "batches of 4 and 5 samples" in line]
-    assert len(uneven) == 1 and "which 2 ranks do not divide" in uneven[0]
+    assert len(uneven) == 1 and "which do not divide among 2 ranks" in uneven[0]
     assert not any(said for found in other["found"].values() for said in found.values())

@@ -1,12 +1,11 @@
 """This rank's part of a dataset of batches: which samples, with what weight.
 
-All ranks have the same input pipeline, so that all see the same batches, and take a slice of each.
-Of B samples rank r of N has (B + r) // N, those after rank r - 1's (why a slice:
-docs/decisions/072-rows-together.md). What of a pipeline a rank need not do: selection.py.
+All ranks have the same input pipeline, see the same batches, and take a slice of each. Of B samples
+rank r of N has (B + r) // N, those after rank r - 1's (docs/decisions/072-rows-together.md says why
+a slice). selection.py avoids work for the samples of other ranks.
 
-A batch that does not divide evenly gives ranks unequal numbers of samples: each element then
-becomes a `Shard`, whose weight makes the plain mean of the ranks' gradients the mean over the
-batch's samples.
+If a batch does not divide evenly, each element becomes a `Shard`, whose weight turns the plain mean
+of the ranks' gradients into the mean over the batch's samples.
 """
 
 from __future__ import annotations
@@ -22,23 +21,25 @@ from tensorflow.mpi._src.runtime import group
 
 
 class EvenShard(NamedTuple):
-    """This rank's samples of a batch of which every rank has as many: all weights are 1.
+    """This rank's samples of a batch that divides evenly: all weights are 1.
 
-    It says no more than `data` does, but that there are other ranks' samples, too: the samples that
-    a script gives to train_on_batch are no shard. The kinds differ in structure: tf.function traces
-    anew for another structure, but not for another class of the same one.
+    It marks `data` as a part of a batch; samples that a script passes to train_on_batch are none.
+    The classes of shards differ in structure, because tf.function traces again for another
+    structure, but not for another class of the same structure.
     """
 
     data: Any
 
 
 class Shard(NamedTuple):
-    """An element of a sharded dataset: this rank's samples of one batch, at least one of them.
+    """An element of a sharded dataset: this rank's samples of one batch, at least one.
 
-    `data` has the structure of the script's batches. `weight`, a float32 scalar, is (samples here)
-    * (ranks) / (samples of the batch on all ranks). `first` and `whole` are float32 tensors of
-    shape [n, 0], without a byte: n is the place of the first sample in the batch, and the number
-    of samples of the batch on all ranks. XLA knows shapes when it compiles, but no scalar's value.
+    Attributes:
+      data: has the structure of the script's batches.
+      weight: a float32 scalar, (samples here) * (ranks) / (samples of the batch on all ranks).
+      first, whole: float32 tensors of shape [n, 0], which take no memory; n is the index of this
+        rank's first sample in the batch, and the number of samples of the batch on all ranks. XLA
+        knows shapes when it compiles, but not the value of a scalar.
     """
 
     data: Any
@@ -48,10 +49,10 @@ class Shard(NamedTuple):
 
 
 class MaybeShard(NamedTuple):
-    """A Shard whose weight may be 0: then `data` is a stand-in, and only keeps the ranks together.
+    """A Shard whose weight may be 0; then `data` is a stand-in that keeps the ranks in step.
 
-    Nothing computed from it may count: no gradient, no metric, no output, no moving average.
-    `counts`, a boolean scalar, says whether it does.
+    Nothing computed from a stand-in may count: no gradient, metric, output or moving average.
+    `counts`, a boolean scalar, is false for a stand-in.
     """
 
     data: Any
@@ -62,7 +63,7 @@ class MaybeShard(NamedTuple):
 
 
 class WholeBatch(NamedTuple):
-    """A batch that every rank has whole: they compute the same."""
+    """A batch that every rank has whole; all ranks compute the same."""
 
     data: Any
 
@@ -72,23 +73,23 @@ def is_shard(element: Any) -> bool:
 
 
 def data_of(element: Any) -> Any:
-    """What the script's own step gets of an element, or its spec."""
+    """The part of an element, or of its spec, that the script's step gets."""
     return element.data if is_shard(element) or isinstance(element, WholeBatch) else element
 
 
 def first_row(rows: Any, rank: int) -> Any:
-    """Where `rank`'s samples begin in a batch of `rows`, and those of the rank before end.
+    """The index of `rank`'s first sample in a batch of `rows` samples.
 
-    Rank r has (rows + r) // size: of a smaller batch no rank has more.
+    Rank r has (rows + r) // size samples, so no rank has more samples of a smaller batch.
     """
-    short = rank + rows % group.size - group.size  # how many before it have one sample more
+    short = rank + rows % group.size - group.size  # how many ranks before it have an extra sample
     return rows // group.size * rank + (short + abs(short)) // 2
 
 
 def own_part(rows: Any) -> tuple[Any, Any]:
-    """(where this rank's samples begin, how many it has) in a batch of `rows`, a tensor of int64.
+    """(index of this rank's first sample, number of its samples) in a batch of `rows` samples.
 
-    As first_row says, in few ops: tf.data optimizes them anew for each iterator.
+    As first_row, in few ops, because tf.data optimizes them again for each iterator.
     """
     import tensorflow as tf
 
@@ -97,24 +98,24 @@ def own_part(rows: Any) -> tuple[Any, Any]:
 
 
 class Counted(NamedTuple):
-    """This rank's samples of one batch, and how many: an int64 scalar. 0: `data` is a stand-in."""
+    """This rank's samples of one batch, and their number, an int64 scalar; 0: a stand-in."""
 
     data: Any
     rows: Any
 
 
-# For shard_batches: how an element is made of samples, their number, the number of the batch on all
-# ranks, and the place of the first of them in the batch.
+# For shard_batches: makes an element from samples, their number, the number of samples of the batch
+# on all ranks, and the index of the first of them in the batch.
 
 
 def plain(data: Any, mine: Any, rows: Any, first: Any) -> Any:
-    """The samples, without a weight, and also where they are a stand-in."""
+    """The samples without a weight, even if they are a stand-in."""
     del mine, rows, first
     return data
 
 
 def even(data: Any, mine: Any, rows: Any, first: Any) -> Any:
-    """An EvenShard, of batches that divide evenly."""
+    """An EvenShard, for batches that divide evenly."""
     del mine, rows, first
     return EvenShard(data)
 
@@ -135,7 +136,7 @@ def weighted(sizes: Collection[int] | None) -> Callable[[Any, Any, Any, Any], An
     """Makes Shards, MaybeShards, or EvenShards if all weights are 1.
 
     Args:
-      sizes: the numbers of samples that batches can have; None if that is not known.
+      sizes: the possible numbers of samples of a batch; None if unknown.
     """
     if sizes and all(size % group.size == 0 for size in sizes):
         return even
@@ -143,14 +144,14 @@ def weighted(sizes: Collection[int] | None) -> Callable[[Any, Any, Any, Any], An
 
 
 def part_of(spec: Any, batch: Any) -> tuple[Any, Any, Any, Any]:
-    """This rank's samples of a batch of `spec`; how many; of how many; the place of the first."""
+    """This rank's samples of a batch; their number; that of the batch; the index of the first."""
     import tensorflow as tf
 
     rows = num_rows(spec, batch)
     if not of_one_length(spec):
         rows = _all_of(rows, spec, batch)
     first, mine = own_part(rows)
-    # A batch with any sample has one at `first`, also where this rank has none.
+    # A batch that is not empty has a sample at `first`, even if this rank has none.
     data = _slice(spec, batch, first, tf.maximum(first + mine, tf.minimum(first + 1, rows)))
     return data, mine, rows, first
 
@@ -160,11 +161,11 @@ def shard_batches(dataset: Any, element: Callable[[Any, Any, Any, Any], Any]) ->
 
     Args:
       dataset: a tf.data.Dataset of batches, the same on all ranks.
-      element: makes an element: plain, or what weighted returns. A rank that gets no sample of a
-        batch has one of another rank's as a stand-in.
+      element: makes an element: `plain`, or the result of `weighted`. A rank without a sample of
+        a batch gets one of another rank as a stand-in.
 
     Returns:
-      A tf.data.Dataset with as many elements. It asks `dataset` for none ahead of need.
+      A tf.data.Dataset with as many elements. It does not read ahead from `dataset`.
     """
     dataset = made(dataset)
     spec = dataset.element_spec
@@ -173,7 +174,7 @@ def shard_batches(dataset: Any, element: Callable[[Any, Any, Any, Any], Any]) ->
 
 
 def made(dataset: Any, batches: bool = True) -> Any:
-    """`dataset`, of batches or samples, each of which counts as made here: see input_stats.py."""
+    """`dataset`, of batches or samples, which are counted as produced here: see input_stats.py."""
     if not input_stats.on() or input_stats.is_made(dataset):
         return dataset
     spec = dataset.element_spec
@@ -186,9 +187,10 @@ def made(dataset: Any, batches: bool = True) -> Any:
 
 
 def used(dataset: Any, batches: bool, reads_ahead: bool) -> Any:
-    """`dataset`, as it is iterated: its samples are counted, and how long they are waited for.
+    """`dataset` for iteration: counts its samples and the time spent waiting for them.
 
-    reads_ahead: tf.data would put a prefetch at its end, for whose thread nobody waits.
+    Args:
+      reads_ahead: tf.data would append a prefetch, whose thread does not count as waiting.
     """
     import tensorflow as tf
 
@@ -205,7 +207,7 @@ def used(dataset: Any, batches: bool, reads_ahead: bool) -> Any:
         input_stats.show_wait(waited)
         return element
 
-    # Parts of a zip are asked for one after another, the clock first.
+    # The parts of a zip are requested one after another, the clock first.
     clock = tf.data.Dataset.from_tensors(0).repeat()
     clock = one_by_one(clock, lambda _: tf.timestamp(), "clock")
     options = tf.data.Options()
@@ -216,13 +218,14 @@ def used(dataset: Any, batches: bool, reads_ahead: bool) -> Any:
 
 
 def one_by_one(dataset: Any, function: Callable[[Any], Any], known: Hashable | None = None) -> Any:
-    """dataset.map(function), but surely only when the next element is asked for.
+    """dataset.map(function) that runs only when the next element is requested.
 
-    known: names a function that is the same for all datasets of one spec; it is traced once.
+    tf.data may run a plain map ahead, and then waits for it when the iterator is destroyed; it does
+    not do that with a scan. Element types that tf.data's scan does not support leave it as their
+    component tensors, and are put together on request.
 
-    tf.data makes a plain map run ahead where it can, and then waits for it when the iterator goes.
-    A scan it does not. Elements that tf.data's scan has no words for leave it as the tensors that
-    they are made of, and are put together when they are asked for, not ahead.
+    Args:
+      known: names a function that is the same for all datasets of one spec; it is traced once.
     """
     import tensorflow as tf
 
@@ -245,13 +248,13 @@ def one_by_one(dataset: Any, function: Callable[[Any], Any], known: Hashable | N
     return _scanned(dataset, taken_apart).map(put_together).with_options(options)
 
 
-_scans: dict[Hashable, dict[str, Any]] = {}  # traced: those of a few models and kinds of data
+_scans: dict[Hashable, dict[str, Any]] = {}  # traced functions, for a few models and kinds of data
 _MAX_SCANS = 64
 
 
 def _scanned(dataset: Any, function: Callable[..., Any], known: Hashable | None = None) -> Any:
-    """dataset.scan(0, function). In eager code TensorFlow keeps the functions of a scan in its
-    default graph, where nothing needs them, as long as the process lives."""
+    """dataset.scan(0, function), without the leak of stock TensorFlow, which in eager code adds the
+    functions of a scan to its default graph for the life of the process."""
     import tensorflow as tf
     from tensorflow.python.framework import ops
 
@@ -278,51 +281,51 @@ def _scanned(dataset: Any, function: Callable[..., Any], known: Hashable | None 
 
 
 def is_batched(spec: Any) -> bool:
-    """Whether elements of `spec` have samples along the first dimension of something."""
+    """Whether elements of `spec` have samples along a first dimension."""
     return _first_batched(spec) is not None
 
 
 def element_of(spec: Any, args: tuple[Any, ...]) -> Any:
-    """The element that a function of tf.data was given as `args`: only tuples are unpacked."""
+    """The element that a function of tf.data received as `args`; only tuples are unpacked."""
     return args if type(spec) is tuple else args[0]
 
 
 def _weight(mine: Any, rows: Any) -> Any:
-    """0 if nobody has a sample."""
+    """The weight of a rank with `own` of `rows` samples; 0 for an empty batch."""
     import tensorflow as tf
 
     return tf.math.divide_no_nan(tf.cast(mine * group.size, tf.float32), tf.cast(rows, tf.float32))
 
 
 def of_length(number: Any) -> Any:
-    """A tensor that says so by its shape."""
+    """A tensor whose shape is its only content: see Shard."""
     import tensorflow as tf
 
     return tf.zeros([number, 0])
 
 
 def static_rows(spec: Any) -> int | None:
-    """The number of samples that every batch of `spec` has, if it is part of it."""
+    """The static number of samples of a batch of `spec`; None if unknown."""
     leaf = _first_batched(spec)
     return None if leaf is None else _known_rows(leaf)
 
 
 def differing_rows(spec: Any) -> list[int] | None:
-    """The first dimensions of the tensors of a batch, where they are known to be no one number."""
+    """The first dimensions of the tensors of a batch if they are known to differ."""
     known = {_known_rows(leaf) for leaf in _leaves(spec) if samples.is_batched(leaf)}
     found = sorted(rows for rows in known if rows is not None)
     return found if len(found) > 1 else None
 
 
 def of_one_length(spec: Any) -> bool:
-    """Whether first dimensions are seen to be equal before a batch is there."""
+    """Whether all first dimensions are statically equal."""
     batched = [leaf for leaf in _leaves(spec) if samples.is_batched(leaf)]
     known = {_known_rows(leaf) for leaf in batched}
     return len(batched) <= 1 or (None not in known and len(known) == 1)
 
 
 def _all_of(rows: Any, spec: Any, batch: Any) -> Any:
-    """`rows`, after a look whether all tensors of `batch` have as many."""
+    """`rows`, after checking that all tensors of `batch` have as many."""
     import tensorflow as tf
 
     parts = zip(_leaves(spec), _leaves(batch))
@@ -331,8 +334,8 @@ def _all_of(rows: Any, spec: Any, batch: Any) -> Any:
         tf.debugging.assert_equal(
             length,
             rows,
-            "The tensors of a batch have different first dimensions: these are not samples that "
-            "ranks could share. Set TF_MPI_SHARD=off, with which each rank has whole batches",
+            "The tensors of a batch have different first dimensions, so they are not samples that "
+            "ranks can share. Set TF_MPI_SHARD=off, with which each rank gets whole batches",
         )
         for length in lengths[1:]
     ]
@@ -341,9 +344,9 @@ def _all_of(rows: Any, spec: Any, batch: Any) -> Any:
 
 
 def batch_sizes(dataset: Any) -> set[int] | None:
-    """All numbers of samples that a batch of `dataset` can have; None if that cannot be told.
+    """The possible numbers of samples of a batch of `dataset`; None if unknown.
 
-    Told from the shapes, or from a batch() behind which nothing changes elements.
+    Derived from the shapes, or from a batch() that no later transformation changes.
     """
     from tensorflow.python.data.ops import batch_op, dataset_ops
     from tensorflow.python.framework import tensor_util
@@ -366,7 +369,7 @@ def batch_sizes(dataset: Any) -> set[int] | None:
 
 
 def length(dataset: Any) -> float | None:
-    """The number of the dataset's elements, perhaps infinite; None if unknown, as in a graph."""
+    """The number of elements, possibly infinite; None if unknown, as in a graph."""
     from tensorflow.python.data.ops import dataset_ops
     from tensorflow.python.framework import tensor_util
 
@@ -393,7 +396,7 @@ def _first_batched(spec: Any) -> Any:
 
 
 def of_unknown_samples(spec: Any) -> str | None:
-    """The name of a type in elements of `spec` that does not say what its samples are."""
+    """The name of a type in `spec` that does not define what its samples are; None without one."""
     import tensorflow as tf
     from tensorflow.python.framework import composite_tensor
 
@@ -407,7 +410,7 @@ def of_unknown_samples(spec: Any) -> str | None:
 
 
 def _known_rows(leaf: Any) -> int | None:
-    """The first dimension of something batched, if it is part of its spec."""
+    """The static first dimension of a spec; None if unknown."""
     import tensorflow as tf
 
     if not isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):
@@ -418,7 +421,7 @@ def _known_rows(leaf: Any) -> int | None:
 def _slice(spec: Any, element: Any, first: Any, end: Any) -> Any:
     """The samples of `element` from `first` up to `end`, int64 scalars.
 
-    What is no batch (a scalar, a length of its own, an absent input) stays as it is.
+    Leaves without samples (scalars, absent inputs) are unchanged.
     """
     import tensorflow as tf
 
@@ -433,7 +436,7 @@ def _slice(spec: Any, element: Any, first: Any, end: Any) -> Any:
             others = part.dense_shape[1:]
             shape = tf.concat([[end - first], others], 0)
             mine = tf.sparse.slice(part, tf.concat([[first], tf.zeros_like(others)], 0), shape)
-            return tf.SparseTensor(mine.indices, mine.values, shape)  # the op tells no shape
+            return tf.SparseTensor(mine.indices, mine.values, shape)  # the op infers no shape
         if isinstance(part, (tf.Tensor, tf.RaggedTensor)):
             return part[first:end]
         tensors = [tensor[first:end] for tensor in samples.encoded(part)]

@@ -1,6 +1,6 @@
-"""Datasets that the script iterates itself: this rank's part, if the script or its user asks.
+"""Datasets that the script iterates itself: this rank's part, if script or user ask for it.
 
-There is no weight here: where a batch does not divide evenly, some ranks have a sample more.
+Parts have no weight here: if a batch does not divide evenly, some ranks have a sample more.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def shard(dataset: Any, batched: bool | None) -> Any:
         raise TypeError(f"tf.mpi.shard takes a tf.data.Dataset, not {type(dataset).__name__}")
     if group.size == 1:
         return dataset
-    presence.needs_all(f"a data set that tf.mpi.shard has split among {group.size} ranks")
+    presence.needs_all(f"a dataset that tf.mpi.shard has divided among {group.size} ranks")
     batched = _has_batches(dataset) if batched is None else batched
     if batched and not batch_shard.is_batched(dataset.element_spec):
         raise ValueError(
@@ -65,10 +65,10 @@ def shard(dataset: Any, batched: bool | None) -> Any:
     if sizes and not even and not collectives.called_by_script:
         lengths = " and ".join(map(str, sorted(sizes)))
         log.once(
-            f"a loop over batches of {lengths} samples, which {group.size} ranks do not divide: a "
-            "sample of a smaller part weighs more, and what is drawn for samples is each rank's "
-            "own, so this is not one process's result. Use a batch size that the ranks divide, "
-            "with drop_remainder=True",
+            f"a loop over batches of {lengths} samples, which do not divide among {group.size} "
+            "ranks: samples of a smaller part weigh more, and each rank draws its own random "
+            "numbers for samples, so this is not one process's result. Use a batch size that is a "
+            f"multiple of {group.size}, with drop_remainder=True",
             key="parts of unequal size",
         )
     if not collectives.called_by_script:
@@ -83,7 +83,7 @@ def shard(dataset: Any, batched: bool | None) -> Any:
 
 
 def _every_nth(stream: streams.Stream) -> Any:
-    """Element i is rank i % size's; the last ones are left out where not all ranks get one."""
+    """Element i belongs to rank i % size; the last, incomplete turn is dropped."""
     dataset, length = stream.dataset, stream.length
     if stream.fed or length is None:
         return streams.every_nth(dataset, drop_remainder=True)
@@ -93,7 +93,7 @@ def _every_nth(stream: streams.Stream) -> Any:
 
 
 def _has_batches(dataset: Any) -> bool:
-    """Whether elements are batches: a batch() made them, or their first dimension is unknown."""
+    """Whether elements are batches: made by batch(), or of unknown first dimension."""
     spec = dataset.element_spec
     if not batch_shard.is_batched(spec):
         return False
@@ -101,15 +101,15 @@ def _has_batches(dataset: Any) -> bool:
 
 
 def splits_loops() -> bool:
-    """Whether every dataset that the script iterates itself is split."""
+    """Whether every dataset that the script iterates itself is divided."""
     return bool(config.get("TF_MPI_SHARD") == "dataset")
 
 
 def iterated(dataset: Any) -> Any:
-    """See hooks.dataset_iterated. With TF_MPI_SHARD=dataset it is this rank's part.
+    """See hooks.dataset_iterated. With TF_MPI_SHARD=dataset, this rank's part of the dataset.
 
-    Not where Keras has made its part (without_sharding), or a function is meant to read all data
-    (reads_all_data), and not a dataset that is a part already.
+    Except where Keras has divided it (without_sharding), where a function reads all data on purpose
+    (reads_all_data), and if it is already a part.
     """
     if group.size == 1:
         return _counted(dataset, dataset)
@@ -118,7 +118,7 @@ def iterated(dataset: Any) -> Any:
 
 
 def _counted(part: Any, dataset: Any) -> Any:
-    """`dataset`, which is iterated for `part`: as what this rank trains on, if it is that."""
+    """`dataset`, iterated for `part`; counted if it is what this rank trains on."""
     if not input_stats.on():
         return dataset
     of_keras = hasattr(part, "_tf_mpi_of_keras")
@@ -144,23 +144,23 @@ def _part_of(dataset: Any) -> Any:
 
 
 def is_part(dataset: Any) -> bool:
-    """Whether its elements are of this rank's part of a dataset."""
+    """Whether it is this rank's part of a dataset."""
     return hasattr(dataset, "_tf_mpi_part") or any(map(is_part, dataset._inputs()))
 
 
 def without_sharding(dataset: Any) -> Any:
-    """The same elements, all of which a loop gets: for Keras, which has made its part of them."""
+    """The same dataset, never divided again: for Keras, which has divided it."""
     if not (splits_loops() or input_stats.on()):
         return dataset
     import tensorflow as tf
 
-    whole = dataset.with_options(tf.data.Options())  # the script may iterate its own, too
+    whole = dataset.with_options(tf.data.Options())  # the script may iterate its own dataset, too
     whole._tf_mpi_as_it_is = whole._tf_mpi_of_keras = True
     return whole
 
 
 def reads_all_data(function: Any) -> Any:
-    """Wraps what looks at all data on purpose: datasets that it iterates are no part."""
+    """Wraps a function that reads all data: datasets that it iterates are not divided."""
 
     @functools.wraps(function)
     def looks(*args: Any, **kwargs: Any) -> Any:

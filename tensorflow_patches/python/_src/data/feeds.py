@@ -1,8 +1,7 @@
-"""What Keras 3 and tf_keras have in common: datasets given to fit, evaluate and predict.
+"""Datasets passed to fit, evaluate and predict: what Keras 3 and tf_keras have in common.
 
-A dataset is replaced by this rank's part of it (batch_shard.py). A train or test step gets the
-samples as the script's own step expects them, and runs under the weight that they have in the
-average.
+A dataset is replaced by this rank's part of it (batch_shard.py). A train or test step gets samples
+in the form that the script's step expects, and runs with their weight in the average.
 """
 
 from __future__ import annotations
@@ -30,16 +29,17 @@ from tensorflow.mpi._src.interpose import rows
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import group, log
 
-_KERAS_BATCH = 32  # the batch size of arrays if the script gives none
+_KERAS_BATCH = 32  # Keras's default batch size of arrays
 _AHEAD = 2  # batches
 _numbers = itertools.count(1)  # of datasets, in program order
 
 
 class Feed(NamedTuple):
-    """What Keras iterates in place of a dataset that it was given, and how many batches that has.
+    """What Keras iterates in place of a dataset that it was given.
 
-    `num_batches` is None if that is unknown, or without end. `in_turn`: a step takes a batch on
-    each rank, so that an epoch has so many times fewer steps.
+    Attributes:
+      num_batches: its number of batches; None if unknown or infinite.
+      in_turn: whether each rank takes a whole batch per step, so an epoch has fewer steps.
     """
 
     dataset: Any
@@ -48,28 +48,29 @@ class Feed(NamedTuple):
 
 
 def takes_parts() -> bool:
-    """Whether ranks take parts of data that all of them are given."""
+    """Whether each rank takes a part of the data that all ranks are given."""
     return group.size > 1 and config.get("TF_MPI_SHARD") != "off"
 
 
 def batch_per_rank() -> bool:
-    """Whether the script's batch is the batch of each rank, of data that all ranks are given."""
+    """Whether the script's batch size is that of each rank, for data that all ranks are given."""
     return takes_parts() and config.batch_is_per_rank()
 
 
 class Given(NamedTuple):
-    """A dataset as Keras has made it of what the script gave it.
+    """The dataset that Keras has made from the script's argument.
 
-    dataset: a tf.data.Dataset of batches: the same on all ranks, or with TF_MPI_SHARD=off each
-      rank's own.
-    what: names it in errors.
-    num_batches: in one epoch; None if unknown or without end.
-    sizes: the numbers of samples that batches can have, if it is made of arrays; their batch size
-      is that of all ranks together.
-    once: it can be iterated only once.
-    all_epochs: it holds as many epochs as there will be, each of num_batches.
-    step: what will be done with each batch; None if nobody knows.
-    made: by whom batches are made one by one, by their number; None if they are not.
+    Attributes:
+      dataset: a tf.data.Dataset of batches: the same on all ranks, or with TF_MPI_SHARD=off each
+        rank's own.
+      what: its name in errors.
+      num_batches: the number of batches in one epoch; None if unknown or infinite.
+      sizes: the possible numbers of samples of a batch, for arrays; their batch size is that of all
+        ranks together.
+      once: whether it can be iterated only once.
+      all_epochs: whether it contains all epochs of the call, each of num_batches.
+      step: the step that will run on each batch; None if unknown.
+      made: makes batches by their number; None if batches are not made one by one.
     """
 
     dataset: Any
@@ -83,7 +84,7 @@ class Given(NamedTuple):
 
 
 def of_all_ranks(batch_size: int | None, steps: int | None) -> tuple[int | None, int | None]:
-    """The batch size and steps per epoch for arrays, of those that the script gave."""
+    """The global batch size and steps per epoch for arrays, from the script's arguments."""
     if not batch_per_rank():
         return batch_size, steps
     fewer = math.ceil(steps / group.size) if steps and steps > 0 else steps
@@ -93,7 +94,7 @@ def of_all_ranks(batch_size: int | None, steps: int | None) -> tuple[int | None,
 
 
 def shard_of(given: Given) -> Feed:
-    """This rank's part of a dataset; all ranks call it at the same point of the program.
+    """This rank's part of a dataset. Collective.
 
     Raises:
       ValueError: the ranks were given datasets of different sizes.
@@ -133,12 +134,14 @@ def shard_of(given: Given) -> Feed:
         return _in_turn(stream, label)
     element = batch_shard.weighted(stream.sizes)
     if found is not None and found.draws_by_kernels:
-        element = batch_shard.maybe_shard  # elements of all calls have one structure, and one trace
+        element = (
+            batch_shard.maybe_shard
+        )  # elements of all calls have one structure, and so one trace
     return Feed(_part(given, stream, element), num_batches)
 
 
 def _made_by_all(given: Given, stream: streams.Stream, label: str) -> streams.Stream | None:
-    """Batches of which each rank makes its share; None where that is not so."""
+    """Batches of which each rank makes its share; None if that is not possible."""
     if given.made is None:
         return None
     dataset = python_batches.dataset_of_all(given.made, given.dataset.element_spec, label)
@@ -146,7 +149,7 @@ def _made_by_all(given: Given, stream: streams.Stream, label: str) -> streams.St
 
 
 def _are_even(stream: streams.Stream, in_turn: bool = False) -> bool:
-    """Whether every rank will have as many samples in each step."""
+    """Whether every rank will have the same number of samples in each step."""
     if not stream.sizes:
         return False
     if not in_turn:
@@ -157,13 +160,13 @@ def _are_even(stream: streams.Stream, in_turn: bool = False) -> bool:
 
 
 def _plan(given: Given, spec: Any, whole_batches: bool, divides: bool) -> Plan | None:
-    """What the ranks do with batches of `spec`: see plan.of."""
+    """The plan for batches of `spec`: see plan.of."""
     if given.step is None:
         return None
     why = None
     kind, rows = batch_shard.of_unknown_samples(spec), batch_shard.differing_rows(spec)
     if kind is not None and whole_batches:
-        why = f"a batch that holds a {kind}, whose samples only a BatchableExtensionType would tell"
+        why = f"a batch with a {kind}, whose samples only a BatchableExtensionType defines"
     elif rows is not None and whole_batches:
         lengths = " and ".join(map(str, rows))
         why = f"a batch whose tensors have different first dimensions ({lengths})"
@@ -173,13 +176,13 @@ def _plan(given: Given, spec: Any, whole_batches: bool, divides: bool) -> Plan |
 def _to_predict(
     given: Given, stream: streams.Stream, label: str, call: predictions.Prediction | None
 ) -> Feed:
-    """This rank's part of what all ranks have alike; all of what is this rank's own.
+    """This rank's part of data that is the same on all ranks; all of data that is its own.
 
-    Whether data of a kind that cannot be compared ahead are alike is seen at the end.
+    Data that cannot be compared in advance is compared at the end.
     """
     whole = Feed(given.dataset, given.num_batches)
     if call is None:
-        return whole  # again, as what the parts gave was not the whole
+        return whole  # again, because the parts' results did not make up the whole
     spec = given.dataset.element_spec
     made = _made_by_all(given, stream, label) if batch_shard.is_batched(spec) else None
     if made is None:
@@ -209,8 +212,8 @@ def _to_predict(
 def _part(
     given: Given, stream: streams.Stream, element: Callable[[Any, Any, Any, Any], Any]
 ) -> Any:
-    """This rank's samples, made ahead of need if no other rank must ask for them, too."""
-    if given.sizes is not None:  # of arrays: there is no work before it
+    """This rank's samples, read ahead unless all ranks must request them together."""
+    if given.sizes is not None:  # arrays need no work that a prefetch could hide
         part = batch_shard.shard_batches(stream.dataset, element)
     else:
         part = selection.shard_batches(stream, element)
@@ -220,16 +223,16 @@ def _part(
 
 
 def _of_generator(dataset: Any) -> Any:
-    """The dataset of a generator without what Keras reads ahead; _part reads one batch ahead.
+    """The dataset of a generator without Keras's prefetch; _part reads one batch ahead.
 
-    Another call of fit may go on with the generator, and what it has yielded in vain is missing
-    then. Keras reads one batch ahead, or two, as a race decides; every rank must be as far.
+    Another call of fit may continue the generator, and batches read ahead are then lost. A race
+    decides whether Keras reads one or two batches ahead; all ranks must read the same number.
     """
     return dataset._input_dataset if transformations.is_prefetch(dataset) else dataset
 
 
 def _in_turn(stream: streams.Stream, label: str) -> Feed:
-    """A batch per rank: each rank has every size-th."""
+    """Whole batches in turn: rank r has batches r, r + size, ..."""
     part, length = streams.in_turn(stream), stream.length
     steps = math.ceil(length / group.size) if isinstance(length, int) else None
     if _are_even(stream, in_turn=True) and steps != 0:
@@ -240,7 +243,7 @@ def _in_turn(stream: streams.Stream, label: str) -> Feed:
 
 
 def _own(given: Given, stream: streams.Stream, label: str) -> Feed:
-    """The batches that this rank was given for itself."""
+    """The batches of this rank's own data."""
     if group.size == 1 or not batch_shard.is_batched(given.dataset.element_spec):
         return Feed(given.dataset, given.num_batches)
     _plan(given, given.dataset.element_spec, whole_batches=False, divides=False)
@@ -257,9 +260,9 @@ def _own(given: Given, stream: streams.Stream, label: str) -> Feed:
 
 
 def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`step`, a train_step or test_step (`kind`) of `model`, for shard_of's elements, too.
+    """Wraps `step`, a train_step or test_step (`kind`) of `model`, to take shards, too.
 
-    A shard that does not count (MaybeShard.counts) leaves metrics and moving averages as they are.
+    A shard that does not count (MaybeShard.counts) leaves metrics and moving averages unchanged.
     """
 
     def run(data: Any) -> Any:
@@ -286,7 +289,7 @@ def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable
 
 
 def prediction_on_shard(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`step`, the predict_step of `model`, for shards, too: it draws for this rank's samples."""
+    """Wraps `step`, the predict_step of `model`, to take shards and draw for their samples."""
 
     def run(data: Any) -> Any:
         if not batch_shard.is_shard(data):
@@ -299,15 +302,15 @@ def prediction_on_shard(model: Any, step: Callable[[Any], Any]) -> Callable[[Any
 
 
 def _on_whole(step: Callable[[Any], Any], data: Any) -> Any:
-    """Every rank's samples, on every rank."""
+    """Runs a step on the samples of all ranks, on every rank."""
     with batch.step_on_whole():
         return step(data)
 
 
 def wrap_steps(model: Any) -> None:
-    """Lets the model's steps take elements of shard_of's datasets.
+    """Wraps the model's steps to take elements of shard_of's datasets.
 
-    Wherever the script has defined them: in the model's class, in a mixin, or on the model itself.
+    Steps may be defined in the model's class, in a mixin, or on the model itself.
     """
     for name in plan.STEPS.values():
         if name in vars(model):

@@ -1,11 +1,11 @@
-"""Streams of batches over all ranks: one rank's for all, or each rank's own, step by step.
+"""Streams of batches over all ranks: rank 0's for all, or each rank's own, in lockstep.
 
-- Where ranks would not all get the same batches (unseeded shuffles, random augmentation, Python
-  generators), only rank 0's dataset is iterated, and its batches go to all ranks.
-- Where each rank has batches of its own (data that the script partitions itself, a batch per rank),
-  the ranks tell each other before each batch how many samples they have.
+- If the ranks' pipelines would give different batches (unseeded shuffles, random augmentation,
+  Python generators), only rank 0's dataset is iterated, and its batches are broadcast.
+- If each rank has its own batches (the script divides the data, or a batch per rank), the ranks
+  exchange their numbers of samples before each batch.
 
-The ranks meet when a batch is asked for, and not ahead of that.
+The ranks communicate when a batch is requested, never ahead of that.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from tensorflow.mpi._src.runtime import group, log
 
 _ENDED = -1
 _AHEAD = 2  # elements
-_GONE = "rank 0, whose data these are, has ended before their end"
+_GONE = "rank 0, which sends these data, has ended before their end"
 
 
 class Stream(NamedTuple):
-    """Batches of one rank; of what `same_everywhere` returns the same on all ranks.
+    """The batches of a rank; after `same_everywhere` they are the same on all ranks.
 
-    dataset: a tf.data.Dataset.
-    length: "endless", a number of batches, or None if unknown.
-    sizes: the numbers of samples that batches can have, sorted; None if unknown.
-    fed: they come from rank 0, so that all ranks must ask for each of them.
-    once: they are of Python's, as of a generator, which is asked for one batch ahead.
+    Attributes:
+      dataset: a tf.data.Dataset.
+      length: "endless", a number of batches, or None if unknown.
+      sizes: the possible numbers of samples of a batch, sorted; None if unknown.
+      fed: whether they come from rank 0, so that all ranks must request each of them.
+      once: whether Python makes them, as in a generator, of which one batch is read ahead.
     """
 
     dataset: Any
@@ -50,11 +51,12 @@ class Stream(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What the ranks know of each other's streams.
+    """A comparison of the ranks' streams.
 
-    everyone: by rank [length, sizes, description, spec, which caches hold a whole pass].
-    alike: they have the same elements in the same order.
-    unlike: it is known that they have not.
+    Attributes:
+      everyone: by rank [length, sizes, description, spec, which caches contain a whole pass].
+      alike: whether they are known to have the same elements in the same order.
+      unlike: whether they are known to differ.
     """
 
     everyone: list[Any]
@@ -63,14 +65,14 @@ class Comparison(NamedTuple):
 
 
 def compare(stream: Stream, label: str, arrays: bool = False) -> Comparison:
-    """All ranks call it at the same point. The arguments: see same_everywhere."""
+    """Collective. The arguments: see same_everywhere."""
     dataset = stream.dataset
     description = determinism.digests(dataset) if arrays else determinism.description(dataset)
     spec = packing.encode_spec(dataset.element_spec)
     caches = [source for source in determinism.sources(dataset) if transformations.is_cache(source)]
     held = [iterations.holds_a_pass(cache) for cache in caches]
     everyone = control_plane.headers(label, [stream.length, stream.sizes, description, spec, held])
-    for place, cache in enumerate(caches):  # on one rank it is, by what was read ahead
+    for place, cache in enumerate(caches):  # reading ahead may have completed it on one rank only
         iterations.fix_pass(cache, any(place < len(theirs[4]) and theirs[4][place]
                                        for theirs in everyone))  # fmt: skip
     known = [theirs[2] for theirs in everyone]
@@ -79,16 +81,16 @@ def compare(stream: Stream, label: str, arrays: bool = False) -> Comparison:
 
 
 def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False) -> Stream:
-    """One stream for all ranks, of each rank's; all ranks call it at the same point.
+    """Makes one stream for all ranks from the ranks' streams. Collective.
 
     Args:
       stream: this rank's.
-      label: under which the ranks meet.
-      what: names it in errors.
-      arrays: it is made of arrays, in an order that is the same on all ranks.
+      label: the name of the exchange.
+      what: its name in errors.
+      arrays: whether it is made from arrays, in an order that is the same on all ranks.
 
     Raises:
-      ValueError: ranks that were given the same kind of data have different amounts of it.
+      ValueError: the ranks have different amounts of data of the same kind.
     """
     everyone, alike, unlike = compare(stream, label, arrays)
     amounts = [theirs[:2] for theirs in everyone]
@@ -102,15 +104,15 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
         _draws_in_order(what, stream.dataset)
     length, sizes = amounts[0]
     fed = _from_rank_0(stream.dataset, label, what, everyone[0][3])
-    # Of a generator one process reads a batch ahead, which whoever goes on with it lacks then.
+    # One process reads a batch ahead from a generator; it is lost for code that continues with it.
     once = stream.once or determinism.is_made_by_python(stream.dataset)
     return Stream(fed, length, sizes, fed=True, once=once)
 
 
 def _other_data(what: str, kind: str) -> None:
-    """Random data without a seed, or each rank's own part: which one, only the script knows."""
+    """Reports data that differ: either random without a seed, or each rank's own part."""
     log.once(
-        f"{what}: the ranks were given different {kind}. All of them train and evaluate on rank "
+        f"{what}: the ranks have different {kind}. All of them train and evaluate on rank "
         f"0's, and each predicts its own. {own_part.WAY_OUT}. If the data are random, set a seed: "
         "then nothing has to be sent",
         key="other data",
@@ -118,11 +120,11 @@ def _other_data(what: str, kind: str) -> None:
 
 
 def _draws_in_order(what: str, dataset: Any) -> None:
-    """What a script could gain by a word."""
+    """Reports a sequential random map, and what num_parallel_calls would gain."""
     name = determinism.draws_in_order(dataset)
     if name is not None:
         log.once(
-            f"{what}: map '{name}' draws for one sample after another, so rank 0 alone runs the "
+            f"{what}: map '{name}' draws random numbers sample by sample, so rank 0 alone runs the "
             "pipeline, with one process's numbers, and sends the samples. With num_parallel_calls="
             "tf.data.AUTOTUNE in that map each rank draws for its own, other numbers in each run "
             "unless there is a seed",
@@ -131,12 +133,12 @@ def _draws_in_order(what: str, dataset: Any) -> None:
 
 
 def _check_amounts(what: str, amounts: list[Any]) -> None:
-    """Ranks that would wait for batches that others do not have are stopped now."""
+    """Raises ValueError if amounts differ, before a rank waits for missing batches."""
     for rank, theirs in enumerate(amounts):
         if theirs != amounts[0]:
             raise ValueError(
-                f"{what}: rank 0 was given {_amount(amounts[0])}, rank {rank} {_amount(theirs)}. "
-                "Give all ranks the same data, of which each then takes its part. "
+                f"{what}: rank 0 has {_amount(amounts[0])}, rank {rank} has {_amount(theirs)}. "
+                "Give all ranks the same data; each then takes its part. "
                 f"{own_part.WAY_OUT}"
             )
 
@@ -151,8 +153,8 @@ def _amount(described: Any) -> str:
 def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> Any:
     """Rank 0's elements, on all ranks.
 
-    Where functions of Python's make them, every rank asks its own for as many: what a script notes
-    while it yields is noted on all ranks.
+    If Python functions make them, every rank runs its own as often, so that what a script records
+    while it yields is recorded on all ranks.
     """
     import tensorflow as tf
 
@@ -194,10 +196,10 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
 
 
 def _packed(dataset: Any, by_python: bool) -> Any:
-    """Elements as vectors, made ahead of need.
+    """Elements as vectors, read ahead.
 
-    A script's own functions are asked for none before its turn: what a generator yields in vain is
-    missing to whoever goes on with it.
+    Python functions of the script are not run ahead: an element that a generator yields too early
+    is lost for code that continues with it.
     """
     spec = dataset.element_spec
     if by_python:
@@ -211,9 +213,9 @@ def _note_other_elements(what: str) -> Any:
         same = np.array_equal(mine, rank_0s)
         if not same and rank_0s.size:
             log.once(
-                f"{what}: this rank's Python yields other data than rank 0's, which all ranks "
-                "train and evaluate on: what the script notes while it yields does not belong to "
-                "that. Draw it from random or numpy on the thread that calls fit, or with a seed",
+                f"{what}: this rank's Python yields other data than rank 0's. All ranks train and "
+                "evaluate on rank 0's, so what the script records while it yields does not match. "
+                "Use a seed, or draw from random or numpy on the thread that calls fit",
                 key="other elements",
                 every_rank=True,
             )
@@ -223,16 +225,15 @@ def _note_other_elements(what: str) -> Any:
 
 
 def agree(dataset: Any, label: str) -> Any:
-    """Batches of each rank's own, weighted by how many samples each rank has.
+    """Each rank's own batches, weighted by the ranks' numbers of samples.
 
     Args:
-      dataset: of batch_shard.Counted elements, with the same structure on all ranks.
-      label: under which the ranks meet.
+      dataset: batch_shard.Counted elements, with the same structure on all ranks.
+      label: the name of the exchanges.
 
     Returns:
-      A tf.data.Dataset of batch_shard.MaybeShard elements, as many on all ranks: it ends when the
-      last rank's dataset ends, and a rank whose own has ended has a stand-in of weight 0 from
-      there on.
+      A tf.data.Dataset of batch_shard.MaybeShard elements, the same number on all ranks: it ends
+      with the longest dataset; a rank whose dataset has ended gets stand-ins of weight 0.
     """
     import tensorflow as tf
 
@@ -248,7 +249,7 @@ def agree(dataset: Any, label: str) -> Any:
         first = tf.minimum(tf.reduce_sum(rows[: group.rank]), whole - own)  # of a stand-in, too
         shard = batch_shard.maybe_shard(counted.data, rows[group.rank], whole, tf.maximum(first, 0))
         if config.get("TF_MPI_SHARD") == "off":
-            # A batch of its own: XLA would compile a step for each combination of all ranks' sizes.
+            # No static size: XLA would compile a step for each combination of the ranks' sizes.
             shard = shard._replace(first=batch_shard.of_length(0), whole=batch_shard.of_length(own))
         return tf.reduce_any(everyone > _ENDED), shard
 
@@ -266,7 +267,7 @@ def count(dataset: Any) -> Any:
 
 
 def as_even(dataset: Any) -> Any:
-    """Batches of which every rank has one of the same size, as batch_shard.EvenShard elements."""
+    """Batches of the same size on all ranks, as batch_shard.EvenShard elements."""
     return batch_shard.one_by_one(dataset, batch_shard.EvenShard)
 
 
@@ -276,15 +277,15 @@ def as_whole(dataset: Any) -> Any:
 
 
 def in_turn(stream: Stream) -> Any:
-    """Batch i is rank i % size's, of a stream that is the same on all ranks."""
+    """Batch i belongs to rank i % size, of a stream that is the same on all ranks."""
     if not stream.fed:
         return batch_shard.made(stream.dataset).shard(group.size, group.rank)
-    # All ranks must ask for all batches of a turn before any of them trains on its own.
+    # All ranks must request all batches of a turn before any of them trains on its own.
     return every_nth(stream.dataset, drop_remainder=False)
 
 
 def every_nth(dataset: Any, drop_remainder: bool) -> Any:
-    """Element i is rank i % size's; each rank asks for a whole turn at a time."""
+    """Element i belongs to rank i % size; each rank requests a whole turn at a time."""
     import tensorflow as tf
 
     spec = dataset.element_spec
@@ -297,12 +298,12 @@ def every_nth(dataset: Any, drop_remainder: bool) -> Any:
 
 
 def named(dataset: Any, label: str, dtype: Any = np.uint8) -> Any:
-    """(name under which the ranks gather `dtype`s for it, element): see failures.Meetings."""
+    """(name of the allgather of `dtype`s for an element, element): see failures.Meetings."""
     return failures.Meetings(label).name(dataset, dtype)
 
 
 def gather(vector: Any, name: Any) -> Any:
-    """Every rank's vector, one after another; raises what another rank tells in place of it."""
+    """The vectors of all ranks, concatenated; raises the error of a rank that has failed."""
     return failures.raise_if_failed(graph_collectives.gather_data(vector, name))
 
 
@@ -325,7 +326,7 @@ def fill_epochs(dataset: Any, num_batches: int, steps: int) -> Any:
 
 
 def stand_in(spec: Any) -> Any:
-    """One batch of `spec` that holds nothing of use: zeros, and one sample where it may."""
+    """A batch of `spec` without content: zeros, with one sample if the shape allows it."""
     import tensorflow as tf
 
     return tf.nest.map_structure(_stand_in, spec)
@@ -336,7 +337,7 @@ def _stand_in(spec: Any) -> Any:
 
     if isinstance(spec, tf.OptionalSpec):
         return tf.experimental.Optional.empty(spec._element_spec)
-    if not hasattr(spec, "dtype"):  # another type, which is made of such as these
+    if not hasattr(spec, "dtype"):  # an extension type, made of such tensors
         return spec._from_components(stand_in(spec._component_specs))
     shape = [1 if size is None else size for size in spec.shape]
     if isinstance(spec, tf.RaggedTensorSpec):
@@ -348,7 +349,7 @@ def _stand_in(spec: Any) -> Any:
 
 
 def _ragged_stand_in(spec: Any, shape: list[int]) -> Any:
-    """Of as many empty rows as the spec asks for, or one."""
+    """A ragged tensor of empty rows: as many as the spec requires, or one."""
     import tensorflow as tf
 
     values = tf.zeros([0, *shape[spec.ragged_rank + 1 :]], spec.dtype)
