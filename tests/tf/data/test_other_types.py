@@ -18,5 +18,5 @@ def test_elements_of_other_types_equal_one_process(launch, scripts, args):
     assert_cases_close(run.results[1], alone, 1e-5)
     if not args:
         said = run.stderr[0]
-        assert said.count("a batch that holds a Plain, whose samples") == 1
+        assert said.count("a batch with a Plain, whose samples") == 1
         assert "different data" not in said
