@@ -2,8 +2,8 @@
 
     python tests/tree/messages.py
 
-A sentence in the source is printed, raised (or a Status), or part of one that is. A test says a
-message if it has three words in a row that only this message has.
+A sentence in the source is printed, raised (or a Status), or part of one that is. Which test says
+it is found by its words: see tests().
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ this page from the source.
 - Everything else is an error, listed by its type; errors of the engine are `tf.errors`.
 - Braces mark what is filled in. The next step for the user is in the message itself.
 """
-_INTERNAL = "Internal errors"
+INTERNAL = "Internal errors"
 _SUBJECTS = {  # by folder or file below tensorflow_patches; the first match counts
     "Installation": r"install\.sh|build/|python/(installation|at_start)|interpose/",
     "Start and settings": r"python/config/|python/_src/(bootstrap|lifecycle/(?!ends)|mpi|launch|"
@@ -43,16 +43,14 @@ _SUBJECTS = {  # by folder or file below tensorflow_patches; the first match cou
     r"calls)|python/_src/messaging",
     "Data": r"python/_src/(data|readers)/|python/data",
     "Whole batches, losses and metrics": r"python/_src/(global_batch|keras|tf_keras)/",
-    "Gradients and variables": r"python/_src/(average|compat_v1|variables|random|distribute)/|"
-    r"core/|glue/",
     "Files": r"python/_src/files/",
     "GPUs": r"core/(gpu|device)/|python/_src/gpu/",
-    "Scripts for Horovod and DDL": r"horovod|ddl",
-    "The doctor, bench and statistics": r"doctor|python/_src/observability/|core/(observability|"
-    r"bench)/",
+    "Scripts for Horovod and DDL": r"/(horovod|ddl)",
+    "The doctor, bench and statistics": r"doctor|/(observability|bench)/",
+    "Gradients and variables": r"python/_src/|core/|glue/",
     "tf.mpi": r"",
 }
-_ORDER = [*_SUBJECTS, _INTERNAL]
+_ORDER = [*_SUBJECTS, INTERNAL]
 _MIN_LETTERS = 9  # that a test must share with a message
 _OURS = {"InternalError", "CancelledError"}  # codes for errors that no script can cause
 
@@ -65,10 +63,9 @@ class Message(NamedTuple):
     @property
     def subject(self) -> str:
         if self.kind in _OURS:
-            return _INTERNAL
+            return INTERNAL
         found = (name for name, files in _SUBJECTS.items() if re.search(files, self.file))
-        # The GPU rooms are inside those of the engine.
-        return "GPUs" if re.search(_SUBJECTS["GPUs"], self.file) else next(found)
+        return next(found)
 
 
 def _is_prose(text: str, least: int) -> bool:
@@ -219,15 +216,17 @@ def _of_bash(path: Path, file: str) -> Iterator[Message]:
         yield Message(text + f"; next: {step}" * bool(step), "Ends install.sh", file)
 
 
+READERS = {".py": _of_python, ".cc": _of_cpp, ".h": _of_cpp, ".sh": _of_bash}
+
+
 @cache
 def messages() -> list[Message]:
     found: dict[Message, None] = {}
-    readers = {".py": _of_python, ".cc": _of_cpp, ".h": _of_cpp, ".sh": _of_bash}
     for top in (ROOT / "install.sh", ROOT / "build" / "install", PRODUCT):
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
             file = str(path.relative_to(PRODUCT if top == PRODUCT else ROOT))
-            if path.suffix in readers and not _REFERENCE.match(file):
-                found.update(dict.fromkeys(readers[path.suffix](path, file)))
+            if path.suffix in READERS and not _REFERENCE.match(file):
+                found.update(dict.fromkeys(READERS[path.suffix](path, file)))
     return list(found)
 
 
@@ -243,7 +242,7 @@ _GAP = re.compile(r"\\[swSW][+*]?|\.[+*]\??|\n|\|")
 def _pieces(text: str) -> list[str]:
     """The literal parts of a text or of a test's pattern, between placeholders."""
     text = re.sub(r"'?\{\}'?", "{}", _FILLED.sub("{}", text)).replace("(?:", "")
-    text = re.sub(r"\\?[()]", "", text)
+    text = re.sub(r"\\?[()]|(?<=\{\}) s\b", "", text)
     pieces = re.sub(r"\\(.)", r"\1", _GAP.sub("\n", text)).splitlines()
     pieces = [" ".join(piece.replace("{}{}", "{}").split()).strip("{}, ") for piece in pieces]
     return [piece for piece in pieces if len(piece) >= _MIN_LETTERS and " " in piece]
@@ -323,7 +322,7 @@ def page() -> str:
     for subject in _ORDER:
         of_subject = [message for message in messages() if message.subject == subject]
         lines.append(f"## {subject}\n")
-        if subject == _INTERNAL:
+        if subject == INTERNAL:
             lines.append(
                 "Bugs of this wheel, or a faulty machine or network: please report them.\n"
             )
