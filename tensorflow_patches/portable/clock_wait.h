@@ -8,8 +8,8 @@
 
 namespace tfmpi {
 
-// pthread_cond_clockwait where there is none, as libstdc++ did then: by the clock of the day. Its
-// jumps make a wait longer or shorter; std::condition_variable looks at its own clock again.
+// pthread_cond_clockwait for systems without it, as libstdc++ did it then: by the real-time clock.
+// If that jumps, a wait gets longer or shorter; std::condition_variable checks its own clock again.
 inline int WaitByDayClock(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                           const timespec* until) {
   constexpr long kSecond = 1'000'000'000;  // in nanoseconds

@@ -1,5 +1,5 @@
-// dlopen and its like, which glibc 2.34 has moved from libdl to libc. They ask who calls them
-// ($ORIGIN, RTLD_NEXT): this library, as without these.
+// dlopen and related functions, which glibc 2.34 has moved from libdl to libc. They depend on their
+// caller ($ORIGIN, RTLD_NEXT), which is this library with or without these definitions.
 
 #include "tensorflow_patches/portable/old_version.h"
 

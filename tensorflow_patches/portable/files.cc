@@ -1,4 +1,5 @@
-// Shared memory, which glibc 2.34 has moved from librt to libc, and fstat, before 2.33 a macro.
+// Shared memory functions, which glibc 2.34 has moved from librt to libc; and fstat, a macro
+// before 2.33.
 
 #include "tensorflow_patches/portable/old_version.h"
 

@@ -1,4 +1,4 @@
-// What libstdc++ has had since GCC 8, and code that a newer compiler makes asks for.
+// Symbols that libstdc++ lacks before GCC 9 and 11, and that code of a newer compiler refers to.
 
 #include <new>
 #include <sstream>
@@ -8,7 +8,7 @@ template std::basic_stringstream<char>::basic_stringstream();
 
 namespace std {
 
-// GCC 11: a new T[n] in a container, with an n that is too large.
+// GCC 11: for new T[n] in a container with an n that is too large.
 [[noreturn]] void __throw_bad_array_new_length() { throw bad_array_new_length(); }
 
 }  // namespace std

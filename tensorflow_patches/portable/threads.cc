@@ -1,5 +1,5 @@
-// What threads need, which glibc 2.34 has moved from libpthread to libc, and what 2.30 and 2.32
-// have brought.
+// Functions for threads, which glibc 2.34 has moved from libpthread to libc, and which 2.30
+// and 2.32 have introduced.
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -14,7 +14,7 @@ namespace {
 
 using ClockWait = int (*)(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*);
 
-// glibc's own, from 2.30 on.
+// glibc's own function, since 2.30.
 ClockWait FindClockWait() {
   const auto found = reinterpret_cast<ClockWait>(dlsym(RTLD_DEFAULT, "pthread_cond_clockwait"));
   return found != nullptr ? found : tfmpi::WaitByDayClock;
@@ -35,7 +35,7 @@ TFMPI_OLD_VERSION(int, pthread_getname_np, (pthread_t thread, char* name, size_t
   return old_pthread_getname_np(thread, name, size);
 }
 
-// std::condition_variable waits by the steady clock with it.
+// std::condition_variable uses it to wait by the steady clock.
 extern "C" int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
                                       clockid_t clock, const timespec* until) {
   static std::atomic<ClockWait> known{nullptr};  // no guard: a fork may happen at any time
@@ -47,7 +47,7 @@ extern "C" int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t
   return wait(condition, mutex, clock, until);
 }
 
-// Of glibc 2.32. False makes libstdc++'s counters atomic, which is right with one thread, too.
+// Since glibc 2.32. False makes libstdc++'s counters atomic, which is correct with one thread, too.
 extern "C" {
 char __libc_single_threaded = 0;
 }

@@ -209,7 +209,7 @@ def test_timings(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("np", [full(1), 2, full(3), full(4)])
 def test_gpu_memory_is_exchanged_if_mpi_is_cuda_aware(run: Run, np: int) -> None:
     results = run("exchange", np=np, says_cuda="1").check().results
-    refusal = "an exchange between GPUs cannot begin: a part is too long"
+    refusal = "an exchange between GPUs cannot begin: a part is larger than 2 GiB"
     assert results == [{"rank": rank, "takes": True, "refusal": refusal} for rank in range(np)]
 
 
@@ -230,5 +230,5 @@ def test_sums_on_gpus_travel_over_cuda_aware_mpi(run: Run, np: int, ranks_per_no
 def test_sums_on_gpus_are_staged_if_mpi_is_not_cuda_aware(run: Run) -> None:
     results = run("gpu", np=2).check().results
     assert results[0]["said"] == (
-        "staged through the host, for the MPI of rank 0 does not say that it is CUDA-aware"
+        "staged through the host, because the MPI of rank 0 does not report that it is CUDA-aware"
     )

@@ -1,8 +1,8 @@
-// This rank's votes: how it agrees with the others on a step that repeats, without a message.
+// This rank's votes: how it agrees with the others on a repeated step without a message.
 //
-// Position after position, the ranks of a node either commit what all of them expect (predictor.h)
-// by voting for it (consensus.h), or do what a response list of the coordinator says. A rank votes,
-// or tells the coordinator; what it has told it must not vote for.
+// At each position the ranks of a node either vote (consensus.h) for what all of them expect
+// (predictor.h) and commit it, or execute a response list of the coordinator. A rank either votes
+// or tells the coordinator; it must not vote for anything it has told the coordinator.
 //
 // Used by the communication thread.
 
@@ -26,41 +26,41 @@ class ResponseBypass {
   // sake.
   ResponseBypass(Transport* transport, bool takes_part);
 
-  // A group of other ranks begins; only where nobody votes.
+  // For a new group of ranks; only where no rank votes.
   void Restart() { position_ = 0; }
 
-  // Agreements that had responses, so far: the same on all ranks at the same one.
+  // The number of agreements with responses so far: the same on all ranks at the same agreement.
   uint64_t position() const { return position_; }
-  // For what is expected at position(); it has not been seen to be decided.
+  // Whether this rank has voted at position() and has not yet seen the outcome.
   bool voted() const { return voted_; }
   TimePoint voted_at() const { return voted_at_; }
-  // The names that are expected, ascending; empty if nothing is.
+  // The names that the predictor expects, ascending; empty if it expects nothing.
   const std::vector<NameId>& expected() const { return predictor_.names(); }
 
-  // Where ranks say what they have, and all of them have said this: whether it is what is expected,
-  // and nothing else.
+  // For ranks that agree by messages, when all of them have announced `ready_list`: whether it is
+  // exactly what the predictor expects.
   bool IsExpected(const ReadyList& ready_list) const {
     return takes_part_ && ready_list.gathers.empty() && predictor_.gathers().empty() &&
            ready_list.wait_state.empty() && ready_list.ready == expected() &&
            predictor_.Fits(ready_list);
   }
-  // What is to be done then.
+  // The response list to execute in that case.
   const ResponseList& expected_list() const { return predictor_.response_list(); }
 
   Outcome Look() const { return consensus_.Look(position_); }
   Outcome Watch() const { return consensus_.Watch(position_); }
 
-  // Whether a rank that has this to announce may vote: all that is expected is in it.
+  // Whether a rank with these announcements may vote: they must include everything expected.
   bool Fits(const ReadyList& ready_list) const;
-  // With what fits. Committed: by this vote, the last; its peers have been woken.
+  // Requires Fits. kCommitted: this was the last vote, and the peers have been woken.
   Outcome Vote(const ReadyList& ready_list, TimePoint now);
-  // Rejects what is open; its voters have been woken. Committed: it was, before.
+  // Rejects an open vote and wakes the voters. kCommitted: the vote was already committed.
   Outcome End();
 
-  // All have voted. Passes the position; what was expected there is struck from the ready list,
-  // in which there may be more. What is to be done, until OnResponseList is called.
+  // All ranks have voted. Advances the position and removes the expected names from the ready list,
+  // which may contain more. Returns the list to execute, valid until OnResponseList.
   const ResponseList& Commit(ReadyList* ready_list);
-  // Passes the position by a response list of the coordinator, which has responses.
+  // Advances the position by a response list of the coordinator that has responses.
   void OnResponseList(const ResponseList& response_list, const NameTable& table);
 
  private:

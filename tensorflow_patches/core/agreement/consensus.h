@@ -1,11 +1,12 @@
-// How all ranks of a node agree on what each of them expects next, without a message.
+// How all ranks of a node agree on the next response list that each of them expects, without a
+// message.
 //
-// Agreements have positions, counted alike on all ranks. At a position each rank may vote for what
-// is expected there; it is committed when all have voted, and rejected when a rank rejects it
-// before that. Both are final, and the same for all. A rank that has not voted may be sure that
-// nothing is committed.
+// Agreements have positions, numbered identically on all ranks. At a position each rank may vote
+// for what it expects there. The vote is committed when all ranks have voted, and rejected if a
+// rank rejects it before that. Both outcomes are final, and the same for all ranks. A rank that has
+// not voted can rely on nothing being committed.
 //
-// Who calls: the communication thread. The word is shared by the ranks; it is zero at first.
+// Called on the communication thread. The ranks share the word, which is initially zero.
 
 #ifndef TFMPI_CORE_AGREEMENT_CONSENSUS_H_
 #define TFMPI_CORE_AGREEMENT_CONSENSUS_H_
@@ -27,12 +28,12 @@ class Consensus {
 
   // False: every vote is rejected.
   bool takes_votes() const { return word_ != nullptr; }
-  // A rank votes at a position at most once, and passes a position only when its vote there has
-  // been decided and what was committed has been done by all.
+  // A rank votes at most once at a position. It leaves a position only after the outcome is known
+  // and every rank has executed what was committed there.
   Outcome Vote(uint64_t position) {
     return Change(position, [](uint64_t votes) { return votes + 1; });
   }
-  // `rejected_votes`: this call rejected what some rank had voted for, which may sleep.
+  // `rejected_votes`: this call rejected votes of other ranks, which may be asleep.
   Outcome Reject(uint64_t position, bool* rejected_votes) {
     uint64_t voters = 0;
     const Outcome outcome = Change(position, [&voters](uint64_t votes) {
@@ -46,7 +47,7 @@ class Consensus {
     return word_ == nullptr ? Outcome::kRejected
                             : Judge(position, word_->load(std::memory_order_seq_cst));
   }
-  // For some tenths of a microsecond, unless it is decided before.
+  // Polls for some tenths of a microsecond, or until the outcome is known.
   Outcome Watch(uint64_t position) const {
     for (int look = 0; look < kLooks; ++look) {
       const Outcome outcome = Look(position);
@@ -58,12 +59,12 @@ class Consensus {
 
  private:
   static constexpr int kLooks = 16;
-  // The word: a position and the votes there.
+  // The word contains a position and the number of votes there.
   static constexpr int kVoteBits = 20;
   static constexpr uint64_t kRejection = (uint64_t{1} << kVoteBits) - 1;
 
-  // A word of a later position: this one was rejected, since nothing can be committed without this
-  // rank.
+  // If the word is at a later position, this one was rejected: nothing can be committed without
+  // this rank.
   Outcome Judge(uint64_t position, uint64_t word) const {
     const uint64_t at = word >> kVoteBits, votes = word & kRejection;
     if (at != position) return at < position ? Outcome::kOpen : Outcome::kRejected;

@@ -19,12 +19,12 @@ size_t WireBytes(const Signature& signature) {
          SizeOf(WireType(signature.dtype));
 }
 
-// An allgather of plain rows often has a name that never comes back, as that of a batch of data: it
-// gets no number.
+// An allgather of plain rows often has a name that is never used again, such as that of a batch of
+// data, so it gets no number.
 bool Recurs(const Signature& signature) { return signature.kind != OpKind::kAllgather; }
 
-// A name whose shapes never end, as those of what a script hands to one collective, must not fill
-// the memory: what has no number travels by name.
+// A script may call one collective with ever new shapes. A limit keeps that from filling the
+// memory: beyond it, requests are sent by name.
 constexpr size_t kMaxIdsOfAName = 16;
 
 bool SameBuffer(const Signature& a, const Signature& b) {
@@ -43,8 +43,8 @@ void Coordinator::Receive(int rank, const ReadyList& ready_list, TimePoint now) 
   const auto is_known = [&](NameId id, bool gathers) {
     const bool known = id < by_id_.size() && GathersRows(by_id_[id].signature.kind) == gathers;
     if (!known) {
-      Refuse(rank, "asks rank 0 for number " + std::to_string(id) + ", of " +
-                       std::to_string(by_id_.size()) + " that rank 0 has given");
+      Refuse(rank, "announced number " + std::to_string(id) + ", but rank 0 has assigned only " +
+                       std::to_string(by_id_.size()));
     }
     return known;
   };
@@ -67,7 +67,7 @@ void Coordinator::Receive(int rank, const ReadyList& ready_list, TimePoint now) 
 void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now) {
   peers_[rank].last_name = named.name;
   peers_[rank].last_time = now;
-  peers_[rank].wait_state.blocked = WaitState::Blocked::kNo;  // or it would ask for nothing
+  peers_[rank].wait_state.blocked = WaitState::Blocked::kNo;  // a blocked rank sends no requests
   peers_[rank].wait_state.idle = false;
   if (WasAnswered(rank, named.name)) return;
   auto [it, is_first] = pending_.try_emplace(named.name);
@@ -80,13 +80,13 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
     pending.since = pending.warned = now;
   }
   if (pending.ready[rank]) {
-    return Refuse(rank, "asks rank 0 for '" + named.name + "' again, before rank 0 has answered");
+    return Refuse(rank, "announced '" + named.name + "' twice before rank 0 answered");
   }
   pending.ready[rank] = true;
   ++pending.num_ready;
   NoteReady(rank, &pending, now);
   if (WithoutRows(pending.named.signature) != WithoutRows(named.signature)) {
-    // In the order of the ranks, whichever came first: a job that fails twice says the same twice.
+    // In rank order, not in order of arrival, so that a job that fails twice prints the same line.
     const bool in_order = pending.first_rank < rank;
     const std::string difference =
         in_order ? DescribeDifference(named.name, pending.first_rank, pending.named.signature, rank,
@@ -105,7 +105,7 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
   CheckReady(named.name);
 }
 
-// By an error, which the engine of this rank has kept for it.
+// Whether an error has already answered it; the engine of that rank has kept the error.
 bool Coordinator::WasAnswered(int rank, const std::string& name) {
   const auto it = answered_.find(name);
   if (it == answered_.end()) return false;
@@ -127,10 +127,10 @@ void Coordinator::NoteReady(int rank, Pending* pending, TimePoint now) {
 
 void Coordinator::Withdraw(int rank, const std::string& name) {
   auto it = pending_.find(name);
-  // Not there: it was agreed on, or failed, before the withdrawal came; that response list stands.
+  // If not found, it was agreed on or failed before the withdrawal arrived; that answer stands.
   if (it == pending_.end() || !it->second.ready[rank]) return;
   it->second.ready[rank] = false;
-  if (!it->second.rows.empty()) it->second.rows[rank] = 0;  // it may join, and has none then
+  if (!it->second.rows.empty()) it->second.rows[rank] = 0;  // it has none if it joins
   peers_[rank].wait_state.blocked = WaitState::Blocked::kNo;
   if (--it->second.num_ready == 0) pending_.erase(it);
   next_.withdrawn.push_back({rank, name});
@@ -159,17 +159,17 @@ void Coordinator::Leave(int rank, const std::string& why) {
   }
 }
 
-// To go on would be to count what a rank has not said.
+// Continuing would use data that a rank has not announced.
 void Coordinator::Refuse(int rank, const std::string& what) {
   if (!next_.fatal.empty()) return;
   next_.fatal = "rank " + std::to_string(rank) + "/" + std::to_string(size_) + " " + what +
-                ": a process that is no rank speaks in its name, or this is a mistake in "
+                ". Either another process sends messages as this rank, or this is a bug in "
                 "tensorflow.mpi; please report it";
 }
 
 void Coordinator::CheckReady(const std::string& name) {
   Pending& pending = pending_.at(name);
-  // From the one that was found last on: not all of them for each that announces it.
+  // Start at the rank found last, so that not every announcement checks all ranks.
   for (int i = 0; i < size_; ++i) {
     const int r = (pending.lacking + i) % size_;
     if (!Lacks(pending, r)) continue;
@@ -193,7 +193,7 @@ void Coordinator::CheckReady(const std::string& name) {
   Answered(name);
 }
 
-// For people: the members that do without it, those whose script has ended and those that wait for
+// For people: the members that do not take part, because their script has ended or they wait for
 // something else; empty if there are none.
 std::string Coordinator::DescribeAbsent(const Pending& pending) const {
   constexpr int kMaxListed = 8;
@@ -210,7 +210,7 @@ std::string Coordinator::DescribeAbsent(const Pending& pending) const {
     const bool file = wait_state.blocked == WaitState::Blocked::kForFile;
     waits += (waits.empty() ? "rank " : "; rank ") + std::to_string(r) + " waits " +
              (file ? "for rank 0's file" : "in") + " '" + wait_state.what +
-             "' and has no gradients to give";
+             "' and has no gradients to contribute";
   }
   if (ended == 0) return waits;
   return "the script has ended on " + std::to_string(ended) + " of " + std::to_string(size_) +
@@ -218,8 +218,8 @@ std::string Coordinator::DescribeAbsent(const Pending& pending) const {
          waits;
 }
 
-// A script usually ends on all ranks within moments, so a finished rank is worth a line only when
-// others go on without it.
+// A script usually ends on all ranks at about the same time, so a finished rank is worth a line
+// only if others continue without it.
 void Coordinator::NoteAbsent(const Pending& pending, const std::string& absent) {
   if (pending.num_ready >= noted_contributors_ || pending.num_ready == size_) return;
   noted_contributors_ = pending.num_ready;
@@ -240,7 +240,7 @@ void Coordinator::Fail(const std::string& name, Code code, const std::string& me
   next_.errors.push_back({name, code, message});
 }
 
-// For people: a rank, and what its script is in, if that is known.
+// For people: a rank and what its script is doing, if known.
 std::string Coordinator::RankAndDoing(int rank) const {
   const std::string& doing = peers_[rank].wait_state.doing;
   return "rank " + std::to_string(rank) + (doing.empty() ? "" : ", in " + doing + ",");
@@ -304,35 +304,34 @@ void Coordinator::CheckStalls(TimePoint now) {
   for (const auto& [name, report] : expired) {
     Fail(name, Code::kDeadlineExceeded,
          report +
-             "; TF_MPI_STALL_TIMEOUT is over: see that every rank takes the same steps, or raise "
-             "it");
+             "; TF_MPI_STALL_TIMEOUT has expired: make sure that every rank takes the same steps, "
+             "or raise the timeout");
   }
 }
 
 void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
   const Signature& signature = pending.named.signature;
   if (fingerprints_judged_ || size_ == 1 || !IsAverage(signature)) return;
-  // Zeros on all ranks say nothing about the data; zeros on one rank only are a difference.
+  // Zeros on all ranks say nothing about the data; zeros on only one rank are a difference.
   if (is_new && (pending.named.fingerprint != 0 || !pending.same_fingerprint)) {
     ++first_gradients_;
     equal_gradients_ += pending.same_fingerprint;
   }
   if (is_new || first_gradients_ == 0) return;
-  // A name comes round for the second time: the first step is over.
+  // A name appears for the second time: the first step is over.
   fingerprints_judged_ = true;
   if (equal_gradients_ == first_gradients_) {
     notices_.push_back(
-        "in the first step every rank's gradients are identical to the bit, as if all ranks were "
-        "given the same samples: then " +
+        "in the first step the gradients of all ranks are bitwise identical, as if all ranks had "
+        "the same samples; then " +
         std::to_string(size_) +
-        " ranks do the work of one. A loop over a tf.data.Dataset gets its part by "
-        "tf.mpi.shard(dataset) or TF_MPI_SHARD=dataset; one that makes or chooses its samples "
-        "itself, as by acting in an environment, says tf.mpi.own_data() and does so by "
-        "tf.mpi.rank()");
+        " ranks do the work of one. In a loop over a tf.data.Dataset, use tf.mpi.shard(dataset) or "
+        "set TF_MPI_SHARD=dataset. If the script generates or selects its own samples, for example "
+        "in an environment, make them depend on tf.mpi.rank() and call tf.mpi.own_data() first");
   }
 }
 
-// kNoId: none yet.
+// kNoId: it has no number yet.
 NameId Coordinator::IdOf(const NamedSignature& named) const {
   const auto it = ids_.find(named.name);
   if (it == ids_.end()) return kNoId;
@@ -355,14 +354,14 @@ ResponseItem Coordinator::MakeItem(Pending* pending) {
   std::vector<NameId>& ids = ids_[pending->named.name];
   if (ids.size() == kMaxIdsOfAName) return item;
   item.id = static_cast<NameId>(by_id_.size());
-  pending->named.fingerprint = 0;  // only first gradients carry one
+  pending->named.fingerprint = 0;  // only first gradients have one
   by_id_.push_back(pending->named);
   ids.push_back(item.id);
   return item;
 }
 
 // Allreduces that can share a buffer are fused in the order in which they became ready, up to the
-// threshold; one that fills a buffer alone travels alone, from where it lies.
+// threshold. A tensor that would fill a buffer alone is sent alone and in place.
 void Coordinator::Plan(ResponseList* response_list) {
   Response* open = nullptr;
   Signature open_signature;

@@ -1,11 +1,10 @@
 // Decides, on rank 0, what all ranks do next: which tensors are ready everywhere, in which order,
-// fused how.
+// and which of them are fused.
 //
-// TensorFlow runs Apply ops in an order that differs from rank to rank and from step to step. Each
-// rank announces what is ready; the coordinator answers with response lists that every rank carries
-// out in one order. It does no input or output: the engine of rank 0 feeds it and sends what it
-// returns, on the communication thread alone. It owns all its state; time comes in as an argument,
-// so tests need no clock.
+// TensorFlow runs Apply ops in an order that differs between ranks and steps. Each rank announces
+// what is ready; the coordinator answers with response lists, which every rank executes in the same
+// order. It does no I/O: the engine of rank 0 passes messages in and sends the results, on the
+// communication thread only. It owns all its state. Time is an argument, so tests need no clock.
 
 #ifndef TFMPI_CORE_AGREEMENT_COORDINATOR_H_
 #define TFMPI_CORE_AGREEMENT_COORDINATOR_H_
@@ -25,46 +24,47 @@ struct CoordinatorOptions {
   size_t fusion_threshold = kFusionBytes;                      // bytes on the wire
   Clock::duration stall_warning = std::chrono::seconds(60);    // 0: never
   Clock::duration stall_timeout = std::chrono::seconds(1800);  // 0: never
-  // Ranks that wait for one another, and that have done nothing else for so long; 0: never.
+  // For ranks that wait for one another and have done nothing else for this long; 0: never.
   Clock::duration deadlock_timeout = std::chrono::seconds(3);
 };
 
-// What every rank is told, again and again, while rank 0 waits for ranks that have not asked for
-// the same. Who hears it twice since it last asked for something knows what rank 0 is not doing.
+// Posted to every rank repeatedly while rank 0 waits for ranks that have not submitted the same
+// request. A rank that receives it twice since its last request knows that rank 0 is waiting.
 constexpr char kRank0Waits[] = "rank 0 waits";
 
 class Coordinator {
  public:
   Coordinator(int size, const CoordinatorOptions& options, TimePoint now);
 
-  // Takes in what `rank` says.
+  // Processes the announcements of `rank`.
   void Receive(int rank, const ReadyList& ready_list, TimePoint now);
 
-  // It knows of nothing that a rank has said, or will say, that it has not answered.
+  // Whether nothing is open: no request without an answer, no answer that a rank has yet to fetch,
+  // and no rank that has joined.
   bool idle() const {
     return pending_.empty() && agreed_.empty() && answered_.empty() && next_.empty() &&
            num_joined_ == 0;
   }
-  // All ranks have agreed among themselves on this name, and maybe others.
+  // The ranks have agreed by votes on this name, possibly among others.
   void Predicted(NameId id, TimePoint now) {
     predicted_ = id;
     predicted_at_ = now;
     ++answers_;
   }
 
-  // Every rank is told, with the next response list, that `key` has happened once more.
+  // Tells every rank, with the next response list, that `key` has happened once more.
   void Post(const std::string& key) {
     next_.posts.push_back(key);
     ++posts_;
   }
 
-  // All that has been decided since the last call, stalls included.
+  // Everything decided since the last call, including stalls that have timed out.
   ResponseList Decide(TimePoint now);
 
-  // By rank, of gradients, since the start.
+  // By rank: how often it was the last to be ready with a gradient, since the start.
   const std::vector<LastReady>& last_ready() const { return last_ready_; }
 
-  // Lines for people, to be printed by rank 0: stall reports, ranks that have finished, equal data.
+  // Lines for rank 0 to print: stall reports, ranks that have finished, identical data.
   std::vector<std::string> TakeNotices();
 
  private:
@@ -76,7 +76,7 @@ class Coordinator {
     int first_rank = 0;
     std::vector<bool> ready;  // by rank
     int num_ready = 0;
-    int lacking = 0;            // a rank that was found to lack it, and may still
+    int lacking = 0;            // a rank found to be missing, where the next search starts
     std::vector<int64_t> rows;  // GathersRows
     bool same_fingerprint = true;
     TimePoint since;
@@ -86,7 +86,7 @@ class Coordinator {
 
   struct Peer {
     bool joined = false;
-    std::string last_name;  // what it announced last
+    std::string last_name;  // of its latest announcement
     TimePoint last_time;
     WaitState wait_state;
   };
@@ -107,7 +107,7 @@ class Coordinator {
   std::string RankAndDoing(int rank) const;
   std::string DescribeAbsent(const Pending& pending) const;
 
-  // coordinator_waits.cc: ranks that say what they wait for.
+  // coordinator_waits.cc: ranks that report what they wait for.
   void SetWaitState(int rank, const WaitState& wait_state);
   void Answered(const std::string& name);
   bool HasNoGradients(int rank) const;
@@ -136,21 +136,21 @@ class Coordinator {
   std::vector<NamedSignature> by_id_;
   NameId predicted_ = kNoId;
   TimePoint predicted_at_;
-  std::unordered_map<std::string, std::vector<NameId>> ids_;  // one of each signature
-  // By name and rank, how many of the rank's next requests were answered already, by errors that
-  // were sent to all.
+  std::unordered_map<std::string, std::vector<NameId>> ids_;  // one per signature
+  // By name and rank: how many of the rank's next requests have already been answered by errors
+  // that were sent to all ranks.
   std::unordered_map<std::string, std::map<int, int>> answered_;
   ResponseList next_;
   std::vector<std::string> notices_;
   TimePoint last_stall_check_;
   TimePoint told_that_rank_0_waits_;
   uint64_t posts_ = 0;    // so far, by Post
-  uint64_t answers_ = 0;  // so far, agreements that were no mere posts
+  uint64_t answers_ = 0;  // so far, agreements other than posts
   bool deadlocked_ = false;
   TimePoint deadlocked_since_;
 
-  // For the warning that all ranks are fed the same data: first gradients, and how many of them had
-  // the same bits on all ranks.
+  // For the warning that all ranks get the same data: the number of first gradients, and how many
+  // of them had the same bits on all ranks.
   int first_gradients_ = 0;
   int equal_gradients_ = 0;
   bool fingerprints_judged_ = false;

@@ -1,8 +1,8 @@
-// What the coordinator makes of ranks that say what they wait for: it goes on without the gradients
-// of one that has none to give, and ends a group in which ranks wait for one another.
+// How the coordinator uses what ranks report about their waits: it continues without the gradients
+// of a rank that has none to contribute, and ends a group whose ranks wait for one another.
 //
-// Nothing here is a guess. What a rank says holds until rank 0 tells it something, which is
-// counted, or until it says something else, which comes in order.
+// No guessing is involved. A report is valid until rank 0 sends that rank something, which is
+// counted, or until the rank reports something else, which arrives in order.
 
 #include <algorithm>
 #include <utility>
@@ -12,9 +12,9 @@
 namespace tfmpi {
 namespace {
 
-// Of those that a message describes.
+// Limits the ranks that a message describes.
 constexpr int kMaxRanksDescribed = 4;
-// A line on its way is older than what rank 0 has seen since; that is milliseconds.
+// A message in transit is older than what rank 0 has seen since, by milliseconds.
 constexpr std::chrono::milliseconds kSettled{500};
 
 }  // namespace
@@ -24,13 +24,13 @@ void Coordinator::SetWaitState(int rank, const WaitState& wait_state) {
   own = wait_state;
   if (own.blocked == WaitState::Blocked::kInRequest) {
     const auto it = pending_.find(own.what);
-    // It was answered while this was on its way.
+    // It was answered while the report was in transit.
     if (it == pending_.end() || !it->second.ready[rank]) own.blocked = WaitState::Blocked::kNo;
   }
   if (HasNoGradients(rank)) CheckAllReady();
 }
 
-// Whoever was blocked in the request of this name goes on.
+// A rank that was blocked in the request of this name can continue.
 void Coordinator::Answered(const std::string& name) {
   for (Peer& peer : peers_) {
     WaitState& wait_state = peer.wait_state;
@@ -40,7 +40,7 @@ void Coordinator::Answered(const std::string& name) {
   }
 }
 
-// Until rank 0 tells it what ends its wait, it gives no gradients.
+// It stays without gradients until rank 0 sends what ends its wait.
 bool Coordinator::HasNoGradients(int rank) const {
   const WaitState& wait_state = peers_[rank].wait_state;
   if (!wait_state.has_no_gradients) return false;
@@ -57,7 +57,7 @@ bool Coordinator::Lacks(const Pending& pending, int rank) const {
   return !can_do_without || !HasNoGradients(rank);
 }
 
-// What keeps `rank` from going on; empty if it may go on by itself.
+// The requests that block `rank`; empty if it can continue by itself.
 std::vector<const Coordinator::Pending*> Coordinator::WaitsIn(int rank) const {
   const WaitState& wait_state = peers_[rank].wait_state;
   std::vector<const Pending*> found;
@@ -83,7 +83,7 @@ bool Coordinator::CannotGoOn(int rank, const std::vector<bool>& stuck) const {
   });
 }
 
-// By rank: each of these waits for another of them. The largest such set.
+// By rank: the largest set of ranks in which each waits for another one of the set.
 std::vector<bool> Coordinator::FindStuck() const {
   std::vector<bool> stuck(size_, true);
   for (bool changed = true; changed;) {
@@ -97,8 +97,8 @@ std::vector<bool> Coordinator::FindStuck() const {
   return stuck;
 }
 
-// A file of rank 0 is waited for no longer than rank 0 waits (python/_src/files/waits.py), so who
-// waits for one is not stuck.
+// A rank does not wait for a file longer than rank 0 waits (python/_src/files/waits.py), so a rank
+// that waits for a file is not stuck.
 void Coordinator::CheckDeadlock(TimePoint now) {
   if (options_.deadlock_timeout.count() == 0) return;
   const std::vector<bool> stuck = FindStuck();
@@ -114,7 +114,7 @@ void Coordinator::CheckDeadlock(TimePoint now) {
 }
 
 std::string Coordinator::DescribeDeadlock(const std::vector<bool>& stuck) const {
-  std::string text = "the ranks wait for one another, so none can go on: ";
+  std::string text = "the ranks wait for one another, so none can continue: ";
   int described = 0;
   for (int rank = 0; rank < size_; ++rank) {
     if (!stuck[rank] || ++described > kMaxRanksDescribed) continue;
@@ -139,8 +139,8 @@ std::string Coordinator::DescribeDeadlock(const std::vector<bool>& stuck) const 
     text += "; and " + std::to_string(described - kMaxRanksDescribed) + " more";
   }
   return text +
-         ". All ranks must take the same steps in the same order: see that none of this depends on "
-         "the rank, or on how much data a rank has";
+         ". All ranks must take the same steps in the same order: make sure that this depends "
+         "neither on the rank nor on how much data it has";
 }
 
 }  // namespace tfmpi

@@ -10,7 +10,7 @@ struct Head {
   uint32_t number;
 };
 
-// Each step can be undone, so two messages that differ in one word have different states after it.
+// Each step is invertible, so two messages that differ in one word have different states after it.
 uint32_t Hash(uint32_t number, const char* data, size_t bytes) {
   constexpr uint64_t kFactor = 0x9e3779b97f4a7c15u;  // odd
   uint64_t hash = (number + kFactor) * kFactor + bytes;
@@ -41,15 +41,15 @@ std::string Seal(uint32_t number, const std::string& message) {
 
 std::string Open(uint32_t number, const std::string& sealed, std::string* message) {
   Head head;
-  if (sealed.size() < sizeof head) return "message " + std::to_string(number) + " is cut off";
+  if (sealed.size() < sizeof head) return "message " + std::to_string(number) + " is truncated";
   std::memcpy(&head, sealed.data(), sizeof head);
   message->assign(sealed, sizeof head, std::string::npos);
   if (head.hash != Hash(head.number, message->data(), message->size())) {
     return "message " + std::to_string(number) + " is damaged";
   }
   if (head.number == number) return "";
-  return "message " + std::to_string(head.number) + " has come where " + std::to_string(number) +
-         " should: one was lost, or came twice";
+  return "message " + std::to_string(head.number) + " arrived instead of message " +
+         std::to_string(number) + ": one was lost or duplicated";
 }
 
 }  // namespace tfmpi

@@ -1,7 +1,7 @@
-// What a control message is sent in: its number among those from one rank to another, and a hash of
-// all of it. So one that was damaged, lost, or came twice is noticed, and not obeyed.
+// The envelope of a control message: its sequence number between two ranks, and a hash of the
+// content. A damaged, lost or duplicated message is detected and not executed.
 //
-// Pure functions, any thread. The hash finds accidents; it keeps nobody out.
+// Pure functions, any thread. The hash detects accidents, not attacks.
 
 #ifndef TFMPI_CORE_AGREEMENT_ENVELOPE_H_
 #define TFMPI_CORE_AGREEMENT_ENVELOPE_H_
@@ -13,7 +13,7 @@ namespace tfmpi {
 
 // `number`: 1, 2, ..
 std::string Seal(uint32_t number, const std::string& message);
-// What is wrong with it, for people: "" if it is the message with this number, whole.
+// A description of what is wrong; "" if this is the intact message with that number.
 std::string Open(uint32_t number, const std::string& sealed, std::string* message);
 
 }  // namespace tfmpi

@@ -45,7 +45,7 @@ class Writer {
   std::string bytes_;
 };
 
-// After the first short read every further one yields zero and ok() stays false.
+// After the first short read every later read returns zero, and ok() stays false.
 class Reader {
  public:
   explicit Reader(const std::string& bytes) : next_(bytes.data()), end_(next_ + bytes.size()) {}
@@ -73,7 +73,7 @@ class Reader {
     next_ += size;
     return value;
   }
-  // One of `count` values from 0 on.
+  // One of `count` values, starting at 0.
   template <typename Enum>
   Enum OneOf(int count) {
     const uint8_t value = Byte();
@@ -110,11 +110,11 @@ class Reader {
     return ids;
   }
   bool Finished() const { return ok_ && next_ == end_; }
-  // What was read makes no sense.
+  // The value that was read is invalid.
   void Refuse() { Bad(); }
 
  private:
-  // A length can be no more than the bytes that are left: every element takes at least one.
+  // A length cannot exceed the remaining bytes, since every element takes at least one.
   uint64_t Count() {
     const uint64_t count = Unsigned();
     return count <= static_cast<uint64_t>(end_ - next_) ? count : Bad();

@@ -1,8 +1,8 @@
-// What the ranks tell one another: ready lists to the coordinator, response lists from it.
+// The messages between ranks: ready lists to the coordinator, response lists from it.
 //
-// Plain data and its byte form. Encode and Decode are pure functions; Decode of bytes that Encode
-// did not make returns false. Both ends run the same build (glue/runtime/runtime.cc compares them
-// at start), so the form carries no version of its own.
+// Plain data and its encoding. Encode and Decode are pure functions; Decode returns false for bytes
+// that Encode did not produce. Both ends run the same build (glue/runtime/runtime.cc compares the
+// builds at start), so the encoding has no version.
 
 #ifndef TFMPI_CORE_AGREEMENT_MESSAGE_H_
 #define TFMPI_CORE_AGREEMENT_MESSAGE_H_
@@ -15,7 +15,7 @@
 
 namespace tfmpi {
 
-// Names are given a number when they are first agreed on; from then on a name costs one bit.
+// A name gets a number when the ranks first agree on it; from then on it costs one bit.
 using NameId = uint32_t;
 inline constexpr NameId kNoId = UINT32_MAX;
 
@@ -26,23 +26,23 @@ struct NamedSignature {
   Purpose purpose = Purpose::kStep;
 };
 
-// An allgather of rows that is ready under a known name: the rows are all that may differ from
-// before.
+// An allgather of rows that is ready under a known name. Only the number of rows may differ from
+// the previous time.
 struct KnownGather {
   NameId id = kNoId;
   int64_t rows = 0;
 };
 
-// What the script of a rank does while ranks wait for one another; each replaces the one before.
+// What a rank's script does while ranks wait for one another. Each report replaces the last one.
 struct WaitState {
-  // What its only thread that uses the engine is blocked in: until that ends, it asks for nothing.
+  // Where the only thread that uses the engine is blocked; it makes no request until that ends.
   enum class Blocked : uint8_t { kNo, kInRequest, kForFile };
   Blocked blocked = Blocked::kNo;
   std::string what;    // the name of the request; the file of rank 0
-  uint64_t posts = 0;  // kForFile: it knows of so many posts, and none has ended its wait
+  uint64_t posts = 0;  // kForFile: the number of posts it has seen, none of which ended its wait
   bool has_no_gradients = false;  // the others average gradients without it meanwhile
   bool idle = false;              // it waits for answers, and its process does nothing else
-  uint64_t answers = 0;           // idle: since so many agreements that were no mere posts
+  uint64_t answers = 0;           // idle: the agreements other than posts that it has seen
   std::string doing;              // for people: "fit() of model 'm', epoch 2, after 12 steps"
 
   bool operator==(const WaitState& other) const {
@@ -57,8 +57,8 @@ inline constexpr int kNumBlocked = 3;
 // rank -> coordinator: what has changed since the last ready list.
 struct ReadyList {
   std::vector<NameId> ready;             // sorted; known names that are ready here
-  std::vector<KnownGather> gathers;      // known ones that are ready here
-  std::vector<NamedSignature> requests;  // ready here under a name or signature that has no number
+  std::vector<KnownGather> gathers;      // known gathers that are ready here
+  std::vector<NamedSignature> requests;  // ready here, with a name or signature without a number
   std::vector<std::string> withdrawn;    // no longer ready here
   bool joined = false;                   // this rank has no more steps; it contributes zeros
   std::string leaving;                   // not empty: this rank stops with an error
@@ -99,8 +99,8 @@ struct ResponseList {
   std::vector<Response> responses;
   std::vector<NamedError> errors;     // requests that end with an error on every rank
   std::vector<Withdrawal> withdrawn;  // requests that were withdrawn in time
-  std::vector<std::string> posts;     // keys of what has happened once more on rank 0
-  std::string fatal;                  // not empty: the group cannot go on
+  std::vector<std::string> posts;     // keys of events that have happened once more on rank 0
+  std::string fatal;                  // not empty: the group cannot continue
   bool finished = false;              // every rank has joined
   uint64_t position = 0;              // agreements with responses before this one
 
@@ -108,7 +108,7 @@ struct ResponseList {
     return responses.empty() && errors.empty() && withdrawn.empty() && posts.empty() &&
            fatal.empty() && !finished;
   }
-  // Whether it ends requests.
+  // Whether it completes requests.
   bool answers() const { return !responses.empty() || !errors.empty() || !withdrawn.empty(); }
 };
 

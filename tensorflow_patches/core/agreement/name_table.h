@@ -1,8 +1,8 @@
-// What this rank knows of each name: its requests that have not ended, and the number that the
-// ranks have given it.
+// What this rank knows about each name: its unfinished requests, and the number that the ranks
+// have assigned to it.
 //
-// Used by the communication thread. Owns the submissions in it. A step that repeats itself
-// looks a name up once and allocates nothing.
+// Used by the communication thread. Owns its submissions. A repeated step looks a name up once and
+// allocates nothing.
 
 #ifndef TFMPI_CORE_AGREEMENT_NAME_TABLE_H_
 #define TFMPI_CORE_AGREEMENT_NAME_TABLE_H_
@@ -21,20 +21,20 @@ class NameTable {
  public:
   struct Entry {
     std::string name;
-    // They run one after the other; the first is the one announced. Seldom more than one.
+    // They run one after the other; the first one is announced. Rarely more than one.
     std::vector<Submission> submissions;
     TimePoint announced;
-    // One of each signature that has a number, the last that was given first.
+    // One per signature that has a number, the latest first.
     std::vector<NameId> ids;
-    bool outstanding = false;  // the coordinator knows of the first, and has not answered
-    bool withdrawn = false;    // the first is to be withdrawn, and has not ended
+    bool outstanding = false;  // the coordinator knows the first and has not answered
+    bool withdrawn = false;    // the first is to be withdrawn and has not ended
   };
 
-  // Of its name. Entries stay where they are until TakeFirst forgets them.
+  // Returns the entry of its name. Entries do not move until TakeFirst removes them.
   Entry* Add(Submission&& submission);
-  // Null if nothing is pending under it.
+  // Null if the name has no pending request.
   Entry* FindPending(const std::string& name);
-  // Of a request that has not ended; null if there is none.
+  // By the ticket of an unfinished request; null if there is none.
   Entry* FindPending(Ticket ticket);
   std::vector<std::string> PendingNames() const;
   bool nothing_pending() const { return pending_ == 0; }
@@ -44,13 +44,13 @@ class NameTable {
       if (!entry.submissions.empty()) body(entry);
     }
   }
-  // The first request leaves the table. Returns the entry, or null: with neither a request nor a
-  // number it is forgotten.
+  // Removes the first request. Returns the entry, or null if it now has neither a request nor a
+  // number and was removed.
   Entry* TakeFirst(Entry* entry, Submission* submission);
 
-  // A group of other ranks begins: no name has a number, and nobody knows of what is pending.
+  // For a new group of ranks: no name has a number, and no pending request has been announced.
   void Restart();
-  // Of every entry, by name, so that ranks go through them alike.
+  // Visits every entry in name order, which is the same on all ranks.
   template <typename Body>
   void ForEachInOrder(const Body& body) {
     for (const std::string& name : SortedNames()) {
@@ -58,12 +58,12 @@ class NameTable {
     }
   }
 
-  // All ranks know `named` by this number from now on.
+  // From now on all ranks use this number for `named`.
   void Number(NameId id, const NamedSignature& named);
   bool has(NameId id) const { return id < numbered_.size() && numbered_[id].entry != nullptr; }
-  // Of a number that was given; lives as long as the table.
+  // For a number that was assigned. The reference is valid as long as the table.
   const Signature& signature(NameId id) const { return numbered_.at(id).signature; }
-  // The number of `signature`, less its rows, under the entry's name; kNoId if it has none.
+  // The number of `signature`, ignoring its rows, under the entry's name; kNoId if it has none.
   NameId IdOf(const Entry& entry, const Signature& signature) const;
   // Names that are pending or have a number.
   size_t size() const { return entries_.size(); }

@@ -13,9 +13,9 @@ const std::vector<NameId>& Nothing() {
 
 }  // namespace
 
-// Of all ranks, under known names: allreduces with data, at least one, which nobody passes without
-// every rank (consensus.h), and sparse allgathers, in which only the rows may differ from one time
-// to the next.
+// A list is predictable if all ranks take part and its names are known: at least one allreduce with
+// data, which no rank can complete without the others (consensus.h), and sparse allgathers, in
+// which only the number of rows may change.
 bool ResponsePredictor::MayBeExpected(const ResponseList& response_list,
                                       const NameTable& table) const {
   if (!response_list.errors.empty() || !response_list.withdrawn.empty() ||
@@ -46,7 +46,7 @@ int ResponsePredictor::Find(const ResponseList& response_list, const NameTable& 
   for (size_t i = 0; i < known_.size(); ++i) {
     if (known_[i].names == names) return static_cast<int>(i);
   }
-  if (known_.size() == kMaxKnown) {  // of a script that does not repeat itself
+  if (known_.size() == kMaxKnown) {  // the script does not repeat itself
     known_.clear();
     now_ = kNone;
   }
@@ -105,7 +105,7 @@ bool ResponsePredictor::Fits(const ReadyList& ready_list) const {
       return std::binary_search(expected.sorted.begin(), expected.sorted.end(), id_of(item));
     });
   };
-  // Announced names are distinct, and a name is ready as what it is known for.
+  // Announced names are distinct, and each is announced under the kind it is known by.
   const auto ready = count(ready_list.ready, [](NameId id) { return id; });
   const auto gathers = count(ready_list.gathers, [](const KnownGather& one) { return one.id; });
   return static_cast<size_t>(ready + gathers) == expected.sorted.size();

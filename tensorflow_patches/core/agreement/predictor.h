@@ -1,7 +1,7 @@
-// What the ranks will agree on next, as training repeats its steps.
+// Predicts what the ranks will agree on next, since training repeats its steps.
 //
-// A pure function of the response lists so far, which all ranks see alike, so all expect the same.
-// Used by the communication thread.
+// A pure function of the response lists so far. All ranks see the same lists, so all predict the
+// same. Used by the communication thread.
 
 #ifndef TFMPI_CORE_AGREEMENT_PREDICTOR_H_
 #define TFMPI_CORE_AGREEMENT_PREDICTOR_H_
@@ -20,27 +20,28 @@ class ResponsePredictor {
  public:
   explicit ResponsePredictor(int ranks) : ranks_(ranks) {}
 
-  // The ranks have agreed on `response_list`, which has responses. `table`: the names' numbers.
+  // The ranks have agreed on `response_list`, which has responses. `table`: the numbers of names.
   void OnResponseList(const ResponseList& response_list, const NameTable& table);
-  // They have agreed on what was expected.
+  // They have agreed on the predicted list.
   void OnPredictionHit() { now_ = known_[now_].successor; }
 
-  // Whether a rank that has this to announce may vote for what is expected: all of that is in it.
+  // Whether a rank with these announcements may vote for the prediction: they must include all of
+  // its names.
   bool Fits(const ReadyList& ready_list) const;
-  // The numbers of the names that are expected, ascending; empty if nothing is.
+  // The numbers of the predicted names, ascending; empty if there is no prediction.
   const std::vector<NameId>& names() const;
-  // Those of them whose rows differ by rank and time, in the order of the response list: each rank
-  // says how many it has, next to its vote.
+  // The predicted gathers, whose rows differ by rank and step, in the order of the response list.
+  // Each rank publishes its number of rows next to its vote.
   const std::vector<NameId>& gathers() const;
-  // How many rows each rank has of one of `gathers`; of all, before the response list is used.
+  // Sets how many rows each rank has in one of `gathers`; for all of them before the list is used.
   void SetRows(size_t gather, const std::function<int64_t(int rank)>& rows);
-  // What is expected. Lives until OnResponseList is called.
+  // The predicted list. Valid until OnResponseList is called.
   const ResponseList& response_list() const { return known_[known_[now_].successor].response_list; }
 
  private:
   friend class Inspector;  // tests/core/simulation
 
-  // One that followed so often on the one before is expected.
+  // A list is predicted if it has followed the current one this often in a row.
   static constexpr int kTimes = 2;
   static constexpr size_t kMaxKnown = 32;
   static constexpr size_t kMaxNames = 64;

@@ -1,7 +1,7 @@
-// The time of all waits, and what a thread does while it waits.
+// The clock behind all waits, and what a thread does while it waits.
 //
-// Any thread. A test that runs all ranks in turns on one thread puts a World of its own in place of
-// the machine's, while no engine exists: then time passes, and others run, as that test decides.
+// Any thread. A test that runs all ranks in turns on one thread installs its own World instead of
+// the machine's, while no engine exists; the test then decides how time passes and who runs.
 
 #ifndef TFMPI_CORE_BASE_CLOCK_H_
 #define TFMPI_CORE_BASE_CLOCK_H_
@@ -25,9 +25,9 @@ class Clock {
    public:
     virtual time_point Now() = 0;
     virtual void Sleep(duration time) = 0;
-    // Called between two looks at a word that another rank may change.
+    // Called between two reads of a word that another rank may change.
     virtual void Relax() = 0;
-    // Until the word is another, somebody notifies of it, or `limit` has passed.
+    // Returns when the word changes, another rank notifies, or `limit` has passed.
     virtual void WaitForChange(const std::atomic<uint32_t>& word, uint32_t value,
                                duration limit) = 0;
 
@@ -44,7 +44,7 @@ class Clock {
     if (world != nullptr) return world->Sleep(time);
     std::this_thread::sleep_for(time);
   }
-  // Some tens of cycles, in which the other thread of this core may go on.
+  // Some tens of cycles, so that the other hardware thread of this core can run.
   static void Relax() {
     World* const world = world_.load(std::memory_order_relaxed);
     if (world != nullptr) return world->Relax();
@@ -53,17 +53,17 @@ class Clock {
 #endif
   }
 
-  // Whether time is the machine's, in which its processors are seen to work.
+  // Whether this is the machine's time, in which processor time can be measured.
   static bool IsReal() { return world_.load(std::memory_order_relaxed) == nullptr; }
 
-  // False: nobody has waited, and the caller does.
+  // Returns false if there is no World; the caller then waits itself.
   static bool WaitForChange(const std::atomic<uint32_t>& word, uint32_t value, duration limit) {
     World* const world = world_.load(std::memory_order_relaxed);
     if (world != nullptr) world->WaitForChange(word, value, limit);
     return world != nullptr;
   }
 
-  // Null: the machine's. It stays the caller's.
+  // Null: the machine's clock. The caller keeps ownership.
   static void Use(World* world) { world_ = world; }
 
  private:

@@ -1,6 +1,6 @@
-// How tensors are joined and cut on their way: all sizes in one place, in bytes, from the graph to
-// the wire. Python reads its own through the C API. Why they are as they are:
-// docs/decisions/006-fusion.md, 007-shared-memory.md, 008-between-nodes.md.
+// Sizes at which tensors are fused and split, all in one place, in bytes, from the graph to the
+// wire. Python reads its values through the C API. For the reasons see
+// docs/decisions/006-fusion.md, 007-shared-memory.md and 008-between-nodes.md.
 
 #ifndef TFMPI_CORE_BASE_SIZES_H_
 #define TFMPI_CORE_BASE_SIZES_H_
@@ -9,43 +9,43 @@
 
 namespace tfmpi {
 
-// In a graph. An average of many tensors is closed when it holds this much: the sooner it is, the
-// sooner it travels, and each costs an op.
+// In a graph. An average of many tensors is closed at this size: the sooner it is closed, the
+// sooner it can start, but each average costs an op.
 inline constexpr size_t kOpBytes = size_t{2} << 20;
-// A gradient of this size has an average of its own, and waits for no other.
+// A gradient of this size gets an average of its own and waits for no other.
 inline constexpr size_t kOwnOpBytes = size_t{1} << 20;
 
-// In the engine. A tensor of this size travels alone, from where it lies: copying it into a buffer
-// and out would cost more than a transfer of its own.
+// In the engine. A tensor of this size is sent alone and in place: copying it into a buffer and
+// out again would cost more than a separate transfer.
 inline constexpr size_t kAloneBytes = size_t{256} << 10;
 // All others share a buffer of at most this size; the default of TF_MPI_FUSION_THRESHOLD.
 inline constexpr size_t kFusionBytes = size_t{4} << 20;
 
-// Inside a node. Up to this size every rank reduces all of a tensor, which spares one wait of two.
+// Inside a node. Up to this size every rank reduces the whole tensor, which saves one of two waits.
 inline constexpr size_t kWholeBytes = size_t{8} << 10;
-// A larger one passes through shared memory in chunks that stay in the second-level caches of the
-// ranks; with very many ranks in smaller ones, so that a node's take no more than this in all.
+// A larger tensor passes through shared memory in chunks that fit the ranks' second-level caches.
+// With very many ranks the chunks are smaller, so that a node never needs more than this in total.
 inline constexpr size_t kChunkBytes = size_t{128} << 10;
 inline constexpr size_t kMinChunkBytes = size_t{32} << 10;
 inline constexpr size_t kMaxChunksBytes = size_t{64} << 20;
 
-// From a GPU and back. So much is fetched, while what was fetched before is reduced, and what was
-// reduced before that is on its way back.
+// From a GPU and back. This much is fetched while the previous chunk is reduced and the one before
+// that is copied back.
 inline constexpr size_t kGpuChunkBytes = size_t{2} << 20;
 
-// Inside a GPU that ranks share. So much of each rank is summed at a time, in two places by turns:
-// processes take turns at a GPU, and each turn costs more than the copies of a chunk.
+// Inside a GPU that several ranks share. This much of each rank is summed at a time, alternating
+// between two buffers: processes take turns on a GPU, and a turn costs more than copying a chunk.
 inline constexpr size_t kSharedGpuChunkBytes = size_t{32} << 20;
 
-// From GPU to GPU by MPI. So much is shared out, added up and spread at a time, in two places by
-// turns: of eight ranks each message is 2 MiB.
+// From GPU to GPU by MPI. This much is scattered, reduced and gathered at a time, alternating
+// between two buffers. With eight ranks each message is 2 MiB.
 inline constexpr size_t kGpuToGpuChunkBytes = size_t{16} << 20;
 
-// Between nodes. Reduced inside the node, between nodes and shared out, so much at a time.
+// Between nodes. The amount that is reduced inside the node, then between nodes, then distributed.
 inline constexpr size_t kStageBytes = size_t{4} << 20;
-// Through MPI a chunk of this size stays in the cache between being reduced and being copied.
+// A chunk of this size that MPI carries stays in the cache between reduction and copy.
 inline constexpr size_t kMpiChunkBytes = size_t{2} << 20;
-// Each rank must get so much to reduce for an exchange of shares to be worth its messages.
+// An exchange of shares pays for its messages only if each rank gets at least this much to reduce.
 inline constexpr size_t kMinMpiShare = size_t{16} << 10;
 
 }  // namespace tfmpi

@@ -1,7 +1,7 @@
 // A result without a value: what every operation of the core returns.
 //
-// Used on any thread; a value type that owns its message. The core knows neither TensorFlow nor
-// absl, so it has its own; glue/ maps the codes one to one onto absl::Status.
+// Used on any thread; a value type that owns its message. The core depends on neither TensorFlow
+// nor absl, so it has its own type; glue/ maps the codes one to one onto absl::Status.
 
 #ifndef TFMPI_CORE_BASE_STATUS_H_
 #define TFMPI_CORE_BASE_STATUS_H_
@@ -16,7 +16,7 @@ enum class Code {
   kCancelled,           // the caller withdrew the request
   kInvalidArgument,     // the ranks asked for different things, or the request makes no sense
   kFailedPrecondition,  // the engine is not running, or a needed rank has finished
-  kDeadlineExceeded,    // a wait came to its end
+  kDeadlineExceeded,    // a wait has timed out
   kUnavailable,         // a peer or the transport has failed; nothing more can be averaged
   kInternal,            // a bug of ours
 };

@@ -1,5 +1,5 @@
-// Which thread may touch what, in words that Clang checks (-Wthread-safety); other compilers pass
-// over them. tests/tree/test_style.py runs the check.
+// Annotations that say which thread may access what. Clang checks them (-Wthread-safety); other
+// compilers ignore them. tests/tree/test_style.py runs the check.
 
 #ifndef TFMPI_CORE_BASE_THREAD_ANNOTATIONS_H_
 #define TFMPI_CORE_BASE_THREAD_ANNOTATIONS_H_
@@ -10,16 +10,16 @@
 #define TFMPI_THREAD_ANNOTATION(x)
 #endif
 
-// A class that a thread can have, as a role; `x` names its kind in diagnostics.
+// A class whose instances a thread can hold as a role; `x` names the kind in diagnostics.
 #define TFMPI_CAPABILITY(x) TFMPI_THREAD_ANNOTATION(capability(x))
-// A member that is read and written only by who has the role; what a member points to.
+// A member that only the holder of the role reads and writes, or the data a member points to.
 #define TFMPI_GUARDED_BY(x) TFMPI_THREAD_ANNOTATION(guarded_by(x))
 #define TFMPI_PT_GUARDED_BY(x) TFMPI_THREAD_ANNOTATION(pt_guarded_by(x))
-// A function that is called, and left, by who has the role.
+// A function that only the holder of the role may call; the role is still held on return.
 #define TFMPI_REQUIRES(...) TFMPI_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define TFMPI_ACQUIRE(...) TFMPI_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define TFMPI_RELEASE(...) TFMPI_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
-// From here on the role counts as had: why is said where it is called.
+// From here on the checker assumes that the role is held; the caller documents why.
 #define TFMPI_ASSERT_CAPABILITY(x) TFMPI_THREAD_ANNOTATION(assert_capability(x))
 
 #endif  // TFMPI_CORE_BASE_THREAD_ANNOTATIONS_H_

@@ -1,8 +1,8 @@
-// The right to touch what one thread alone may touch: that thread has it from Take to GiveUp.
+// The right to access data that belongs to one thread: that thread holds it from Take to GiveUp.
 //
-// It is no lock: nobody waits for it, as nobody else ever wants it. Clang checks that what it
-// guards is touched only by functions that require it; where the checker cannot follow, builds with
-// assertions compare threads.
+// This is not a lock: no thread ever waits for it, because no other thread wants it. Clang checks
+// that guarded data is accessed only by functions that require the role. Where the checker cannot
+// follow, builds with assertions compare thread ids.
 
 #ifndef TFMPI_CORE_BASE_THREAD_ROLE_H_
 #define TFMPI_CORE_BASE_THREAD_ROLE_H_
@@ -28,9 +28,9 @@ class TFMPI_CAPABILITY("role") ThreadRole {
   // Any thread.
   bool IsMine() const { return holder_.load() == std::this_thread::get_id(); }
 
-  // Who calls this is called by the thread that has the role, by ways that the checker cannot see.
+  // For code that only the holder of the role calls, by a path that the checker cannot follow.
   void AssertMine() const TFMPI_ASSERT_CAPABILITY(this) { assert(IsMine()); }
-  // The thread has ended, and whoever has joined it may go on in its place.
+  // The thread has ended; the thread that joined it may now take its place.
   void AssertGivenUp() const TFMPI_ASSERT_CAPABILITY(this) { assert(IsUnowned()); }
 
  private:

@@ -1,6 +1,6 @@
 // Element types, reductions and operations, with their names and sizes.
 //
-// Plain enumerations with stable values: they travel in messages and through the C API.
+// Plain enumerations with stable values: messages and the C API contain them.
 
 #ifndef TFMPI_CORE_BASE_TYPES_H_
 #define TFMPI_CORE_BASE_TYPES_H_
@@ -32,8 +32,8 @@ enum class DataType : uint8_t {
 };
 inline constexpr int kNumDataTypes = 15;
 
-// What a reduction computes. kAverage is a sum divided by the number of ranks that contributed;
-// kPlainSum a sum by Transport::PlainAllreduce, where the memory is the host's and no rank may die.
+// The operation of a reduction. kAverage is a sum divided by the number of ranks that contributed.
+// kPlainSum is a sum by Transport::PlainAllreduce, for host memory where no rank may die.
 enum class ReduceOp : uint8_t {
   kAverage = 0,
   kSum = 1,
@@ -44,7 +44,7 @@ enum class ReduceOp : uint8_t {
 };
 inline constexpr int kNumReduceOps = 6;
 
-// kSparseAllgather is an allgather of rows that are read and written where they lie.
+// kSparseAllgather is an allgather of rows that are read and written in place.
 enum class OpKind : uint8_t {
   kAllreduce = 0,
   kAllgather = 1,
@@ -66,14 +66,14 @@ size_t SizeOf(DataType type);
 bool IsFloating(DataType type);  // real or complex
 bool IsComplex(DataType type);
 
-// The type in which elements of `type` are summed between ranks: half and bfloat16 in float32, a
-// complex number as two reals, everything else as itself.
+// The type in which elements of `type` are summed between ranks: float32 for half and bfloat16, two
+// reals for a complex number, the type itself for all others.
 DataType WireType(DataType type);
 // How many wire elements one element of `type` becomes: 2 for complex types, else 1.
 size_t WireElements(DataType type);
 
-// Of tensors that travel together each begins on a cache line, on the wire: so many elements of
-// `type` does one of `count` take up.
+// Tensors that share a buffer each begin on a cache line. This is the number of elements that a
+// tensor of `count` elements occupies there.
 size_t PaddedElements(DataType type, size_t count);
 
 using Shape = std::vector<int64_t>;

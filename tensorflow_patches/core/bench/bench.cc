@@ -14,7 +14,7 @@
 namespace tfmpi {
 namespace {
 
-// Small whole numbers, whose sums are exact, that differ by rank and place, and repeat.
+// Small integers, whose sums are exact; they differ by rank and position, and repeat.
 constexpr size_t kPeriod = 84;
 
 double InputValue(size_t place, int rank) {
@@ -73,8 +73,8 @@ double SecondsSince(TimePoint start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The requests of one round, of which `owner` has the memory. It lives until the last of them has
-// ended, which may be after a wait that gave up.
+// The requests of one round, whose memory belongs to `owner`. It lives until the last of them has
+// ended, which may be after a wait has timed out.
 class Round {
  public:
   static std::shared_ptr<Round> Make(size_t requests, std::shared_ptr<void> owner) {
@@ -84,9 +84,9 @@ class Round {
   }
 
   void EndOne(const Status& ended) { EndOne({ended, SecondsSince(start_)}); }
-  // As above; the last one's seconds are the round's.
+  // As above, with the time; that of the last request is the round's.
   void EndOne(const Timed& ended) {
-    std::shared_ptr<Round> self;  // given up when the mutex has been
+    std::shared_ptr<Round> self;  // released after the mutex
     std::lock_guard<std::mutex> lock(mutex_);
     if (timed_.status.ok()) timed_.status = ended.status;
     if (--unfinished_ != 0) return;
@@ -150,7 +150,7 @@ class Bench : public std::enable_shared_from_this<Bench> {
   Engine* const engine_;
   const BenchCase case_;
   const Topology topology_;
-  const size_t bytes_;  // of one tensor on one rank
+  const size_t bytes_;  // per tensor and rank
   std::string label_;
   std::vector<char> input_;                  // a period of this rank's numbers
   std::vector<std::vector<char>> expected_;  // allreduce: one; allgather: by rank
@@ -158,7 +158,7 @@ class Bench : public std::enable_shared_from_this<Bench> {
   Memory outputs_;  // null: in place
   uint8_t more_ = 1;
   float nothing_ = 0;
-  std::vector<double> seconds_;  // sample by sample, the ways by turns
+  std::vector<double> seconds_;  // by sample; the ways alternate
 };
 
 Bench::Bench(Engine* engine, const BenchCase& bench_case)
@@ -250,7 +250,7 @@ Status Bench::Call(BenchWay way, Transport* transport, int round, int tensor) {
 // On the communication thread, in a barrier's `done`.
 Timed Bench::RunDirectly(BenchWay way) {
   Transport* const transport = engine_->transport();
-  // The ranks leave the barrier microseconds apart; after this they are as close as they can be.
+  // The ranks leave the barrier microseconds apart; these rounds bring them as close as possible.
   for (int i = 0; i < 2; ++i) {
     float value = 1;
     const Status status =
@@ -284,7 +284,7 @@ Request Bench::MakeRequest(int round, int tensor) {
   return request;
 }
 
-// One number.
+// A request with a single number.
 Request Bench::MakeNothing() {
   Request request;
   request.name = label_ + " together";
@@ -307,7 +307,7 @@ Timed Bench::RunRound(std::vector<Request> requests, const std::string& what) {
   for (Request& request : requests) {
     request.done = [self = round.get()](const Status& status) { self->EndOne(status); };
   }
-  engine_->Submit(std::move(requests), nullptr);  // at once, as a step's gradients are
+  engine_->Submit(std::move(requests), nullptr);  // together, like the gradients of a step
   Timed timed;
   return round->Await(case_.timeout, &timed) ? timed : TooLong(what);
 }
@@ -320,7 +320,7 @@ Status Bench::TakeSample(BenchWay way, double* seconds) {
   Timed timed;
   if (way == BenchWay::kEngine) {
     timed = RunRound({std::move(barrier)}, label_);
-    // As where the transport is driven: the ranks leave the barrier microseconds apart.
+    // As with the transport's way: the ranks leave the barrier microseconds apart.
     for (int i = 0; i < 2 && timed.status.ok(); ++i) timed = RunRound({MakeNothing()}, label_);
     double sum = 0;
     for (int round = 0; round < case_.engine_rounds && timed.status.ok(); ++round) {
@@ -331,7 +331,7 @@ Status Bench::TakeSample(BenchWay way, double* seconds) {
     }
     *seconds = sum / case_.engine_rounds;
   } else {
-    // No std::future: it would need a newer libstdc++ than the wheel may ask for.
+    // std::future would need a newer libstdc++ than the wheel may require.
     const std::shared_ptr<Round> round = Round::Make(1, shared_from_this());
     barrier.done = [this, self = round.get(), way](const Status& status) {
       self->EndOne(status.ok() ? RunDirectly(way) : Timed{status, 0});
@@ -343,7 +343,7 @@ Status Bench::TakeSample(BenchWay way, double* seconds) {
   return timed.status.ok() ? CheckAll(way) : timed.status;
 }
 
-// Rank 0's `more_` becomes every rank's.
+// Broadcasts rank 0's `more_`.
 Status Bench::Agree() {
   Request request;
   request.name = label_ + " once more";
@@ -353,7 +353,7 @@ Status Bench::Agree() {
   return RunRound({std::move(request)}, what).status;
 }
 
-// Each of `seconds_` becomes the largest of all ranks'.
+// Replaces each of `seconds_` by the maximum over the ranks.
 Status Bench::TakeSlowest() {
   Request request;
   request.name = label_ + " slowest";
@@ -367,7 +367,7 @@ Status Bench::TakeSlowest() {
   return RunRound({std::move(request)}, what).status;
 }
 
-// Half and bfloat16 travel as float32: only the engine can take them as they are.
+// Half and bfloat16 are sent as float32; only the engine accepts them directly.
 std::vector<BenchWay> Bench::Ways() const {
   if (case_.kind == OpKind::kAllgather) return {BenchWay::kTransport, BenchWay::kEngine};
   if (!IsWireForm(case_.dtype)) return {BenchWay::kEngine};
@@ -378,7 +378,7 @@ Status Bench::Run(BenchResult* result) {
   const std::vector<BenchWay> ways = Ways();
   const TimePoint start = Clock::now();
   more_ = 1;
-  for (int sample = -1; more_ != 0; ++sample) {  // the first warms up
+  for (int sample = -1; more_ != 0; ++sample) {  // the first one is a warm-up
     for (BenchWay way : ways) {
       double seconds = 0;
       const Status status = TakeSample(way, &seconds);

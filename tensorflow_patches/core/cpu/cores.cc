@@ -11,12 +11,12 @@
 namespace tfmpi {
 namespace {
 
-// Where the hierarchies that limit time may be mounted: version 2, alone and beside version 1, and
-// version 1, by its two usual names.
+// Where cgroup hierarchies that limit CPU time may be mounted: version 2, alone or beside version
+// 1, and version 1 under its two usual names.
 constexpr const char* kMounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/cpu",
                                    "/sys/fs/cgroup/cpu,cpuacct"};
 
-// Of the cgroup in this folder; INT_MAX if it sets no limit, or is none.
+// The quota of the cgroup in this folder; INT_MAX if it sets no limit or there is none.
 int QuotaOf(const std::string& folder) {
   std::string quota;
   double period = 0;
@@ -29,7 +29,7 @@ int QuotaOf(const std::string& folder) {
   return std::max(1, static_cast<int>(time / period));
 }
 
-// A cgroup's limit holds for those below it, too.
+// A cgroup's limit applies to those below it, too.
 int QuotaAlong(const std::string& mount, std::string path) {
   int least = QuotaOf(mount);
   for (; path.size() > 1; path.resize(path.rfind('/'))) {
@@ -43,7 +43,7 @@ bool LimitsTime(const std::string& controllers) {
   for (std::string name; std::getline(names, name, ',');) {
     if (name == "cpu") return true;
   }
-  return controllers.empty();  // version 2: one hierarchy for all
+  return controllers.empty();  // version 2: one hierarchy for all controllers
 }
 
 }  // namespace

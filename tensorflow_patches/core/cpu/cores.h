@@ -1,9 +1,9 @@
-// How many cores ranks may use: who has fewer cores than ranks must not spin. The one place that
-// counts them.
+// How many cores the ranks may use: ranks must not spin if there are fewer cores than ranks. The
+// only place that counts cores.
 //
-// A machine's cores say little: the affinity mask says which of them a process may run on
-// (mpirun's binding, taskset, a cpuset), the cgroup's quota how much of their time it gets
-// (containers).
+// The number of cores in the machine is not enough: the affinity mask says on which of them a
+// process may run (mpirun's binding, taskset, a cpuset), and the cgroup's quota how much of their
+// time it gets (containers).
 
 #ifndef TFMPI_CORE_CPU_CORES_H_
 #define TFMPI_CORE_CPU_CORES_H_
@@ -14,15 +14,16 @@
 
 namespace tfmpi {
 
-// The calling thread's affinity mask; all of the machine's cores where it cannot be read (a kernel
-// for more cores than a cpu_set_t holds).
+// The calling thread's affinity mask; all cores of the machine if it cannot be read (on a kernel
+// for more cores than a cpu_set_t can hold).
 cpu_set_t AllowedCores();
 
-// Whole cores' worth of time that the cgroups of this process give it, at least 1; INT_MAX if none
-// sets a limit. `root` stands before /proc and /sys, for tests.
+// The quota of this process's cgroups in whole cores, at least 1; INT_MAX if none sets a limit.
+// Tests pass a `root` that replaces / before proc and sys.
 int QuotaCores(const std::string& root = "");
 
-// What processes can use together: `mask` is the union of theirs, `quota` the least.
+// The cores that processes can use together: `mask` is the union of their masks, `quota` the
+// smallest of their quotas.
 int CountCores(const cpu_set_t& mask, int quota);
 
 }  // namespace tfmpi

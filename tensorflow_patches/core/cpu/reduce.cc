@@ -5,10 +5,10 @@
 #include <limits>
 #include <type_traits>
 
-// A function that is compiled for newer x86-64, too, with all that it calls, and chosen when the
-// library is loaded: the wheel runs on any, and the oldest has no vectors to speak of for half of
-// the types. Not under the sanitizers, which are not ready then. The bits are the same: AVX2 brings
-// no fused multiply-add.
+// Compiles a function, with everything it calls, for newer x86-64 processors as well; the version
+// is chosen when the library is loaded. The wheel runs on every x86-64, and the oldest have hardly
+// any vector instructions for half of the types. Not under the sanitizers, which are not
+// initialized at that point. The results have the same bits: AVX2 includes no fused multiply-add.
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define TFMPI_FOR_EACH_CPU __attribute__((target_clones("avx2", "default"), flatten))
 #else
@@ -39,14 +39,14 @@ uint16_t NarrowBfloat16(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// As arithmetic: a branch, which a conditional expression may become, keeps a loop from being
-// vectorised.
+// Written as arithmetic: a conditional expression may become a branch, which prevents
+// vectorization.
 uint32_t If(bool condition, uint32_t then, uint32_t otherwise) {
   const uint32_t mask = -static_cast<uint32_t>(condition);
   return (then & mask) | (otherwise & ~mask);
 }
 
-// These two compute every case, then choose; signed, as vectors of AVX2 compare.
+// These two compute every case, then select one; signed, because AVX2 compares signed vectors.
 float WidenFloat16(uint16_t value) {
   const uint32_t sign = static_cast<uint32_t>(value & 0x8000u) << 16;
   const int32_t magnitude = value & 0x7fff;
@@ -63,9 +63,9 @@ uint16_t NarrowFloat16(float value) {
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const int32_t magnitude = static_cast<int32_t>(bits & 0x7fffffffu);
   // Below 2^-14: adding 2^-1 leaves the subnormal's bits, rounded to nearest even, at the end of
-  // the sum's mantissa, whose last place is worth 2^-24.
+  // the sum's mantissa, whose last digit is worth 2^-24.
   const uint32_t small = ToBits(FromBits(bits & 0x7fffffffu) + 0.5f) - 0x3f000000u;
-  // Rebias the exponent and round; a carry moves on into the exponent, up to infinity.
+  // Rebias the exponent and round; a carry goes into the exponent, up to infinity.
   const uint32_t rebiased = (bits & 0x7fffffffu) - 0x38000000u;
   const uint32_t rounded = (rebiased + 0x0fffu + ((bits >> 13) & 1u)) >> 13;
   uint32_t half = If(magnitude < 0x38800000, small, rounded);
@@ -82,7 +82,7 @@ void ScaleAs(const void* in, void* out, size_t count, double scale) {
   for (size_t i = 0; i < count; ++i) to[i] = from[i] * factor;
 }
 
-// Elements that are reduced at a time: their sums stay in the first-level cache.
+// The number of elements reduced at a time: their sums stay in the first-level cache.
 constexpr size_t kBlock = 1024;
 
 struct Identity {
@@ -106,8 +106,8 @@ struct AsBfloat16 {
   static uint16_t Store(float value) { return NarrowBfloat16(value); }
 };
 
-// Integers wrap, as the processor has it: what lies between tensors in a buffer is reduced, too,
-// and signed ones may not overflow in C++.
+// Integers wrap around, as in the processor: the gaps between tensors in a buffer are reduced, too,
+// and in C++ signed integers must not overflow.
 template <typename T>
 using Wraps = std::make_unsigned_t<std::common_type_t<T, unsigned>>;
 
@@ -147,10 +147,10 @@ struct Product {
   }
 };
 
-// T: as it lies in memory; A: as it is summed. A source may be `out`, element by element, which is
-// what ivdep tells the compiler.
+// T: the type in memory; A: the type of the sum. A source may be `out`, element by element, which
+// is what ivdep tells the compiler.
 
-// `partial` and, if there is one, the last source, to where the result lies.
+// Combines `partial` and the last source, if there is one, into the result.
 template <typename Form, typename Op, typename T, typename A, typename Finish>
 void Write(const A* partial, const T* last, size_t length, const Finish& finish, T* to) {
   if (last == nullptr) {
@@ -165,7 +165,7 @@ void Write(const A* partial, const T* last, size_t length, const Finish& finish,
   }
 }
 
-// A pass for each source but the first, which needs one where it is widened.
+// One pass for each source but the first, which needs a pass only if it is widened.
 template <typename T, typename A, typename Form, typename Op>
 void ReduceAs(const void* const* sources, int n, size_t count, double scale, T* out, T* copy) {
   const A factor = static_cast<A>(scale);
@@ -295,7 +295,7 @@ void Reduce(const Reduction& reduction, const void* const* sources, int n, size_
   }
 }
 
-// Four chains side by side: one alone would wait for its multiplication most of the time.
+// Four independent chains: a single one would mostly wait for its multiplication.
 namespace {
 
 template <typename T>
@@ -333,7 +333,7 @@ void FillNeutral(DataType type, ReduceOp op, void* data, size_t count) {
       return FillAs<uint32_t>(op, data, count);
     case DataType::kUint64:
       return FillAs<uint64_t>(op, data, count);
-    default:  // no wire type
+    default:  // not a wire type
       std::memset(data, 0, count * SizeOf(type));
   }
 }

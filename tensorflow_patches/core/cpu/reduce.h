@@ -1,5 +1,5 @@
-// Element kernels on either side of the transport: pack into wire form, unpack with the average's
-// scale.
+// Element kernels on both sides of the transport: packing into wire form, and unpacking with the
+// scale of an average.
 //
 // Pure functions, any thread; buffers do not overlap except where in == out is allowed.
 
@@ -13,19 +13,20 @@
 
 namespace tfmpi {
 
-// True when the wire form of `type` is its memory, so that it can be reduced where it lies.
+// Whether the wire form of `type` equals its memory layout, so that it can be reduced in place.
 bool IsWireForm(DataType type);
 
-// `count` elements of `type` to wire form, each times `scale`: 1 leaves every bit as it is, 0 gives
-// zeros whatever `in` holds. Half and bfloat16 widen to float32 exactly, then are multiplied. Where
-// the wire form is the type's memory, `in` may be `wire`. Integers know no scale but 0 and 1.
+// Converts `count` elements of `type` to wire form and multiplies each by `scale`: 1 keeps every
+// bit, 0 gives zeros whatever `in` contains. Half and bfloat16 are widened to float32 exactly, then
+// multiplied. Where the wire form is the memory layout, `in` may equal `wire`. Integers allow only
+// the scales 0 and 1.
 void Pack(DataType type, const void* in, void* wire, size_t count, double scale);
 
-// `count` elements from wire form, each times `scale` (1 leaves every bit as it is). The product is
-// taken in the wire type; half and bfloat16 are rounded once, to nearest even.
+// Converts `count` elements from wire form and multiplies each by `scale` (1 keeps every bit). The
+// product is computed in the wire type; half and bfloat16 are rounded once, to nearest even.
 void Unpack(DataType type, const void* wire, void* out, size_t count, double scale);
 
-// In place: `count` elements of `type`, in wire form, times `scale`.
+// Multiplies `count` elements of `type`, in wire form, by `scale`, in place.
 void Scale(DataType type, void* data, size_t count, double scale);
 
 // A sum, minimum, maximum or product over ranks, of `count` elements of a wire type, or of float16
@@ -43,12 +44,11 @@ struct Reduction {
 void Reduce(const Reduction& reduction, const void* const* sources, int n, size_t count, void* out,
             void* copy);
 
-// `count` elements of a wire type, or of one that is its own wire form, that change nothing in such
-// a reduction: zeros of a sum or average.
+// Fills in `count` elements that do not change such a reduction, such as zeros for a sum or
+// average. The type is a wire type or its own wire form.
 void FillNeutral(DataType type, ReduceOp op, void* data, size_t count);
 
-// A 64-bit hash of the bytes, for comparison between ranks; never 0, except that data of zeros
-// gives 0.
+// A 64-bit hash of the bytes, to compare ranks. 0 if, and only if, all bytes are zero.
 uint64_t Fingerprint(const void* data, size_t bytes);
 
 }  // namespace tfmpi

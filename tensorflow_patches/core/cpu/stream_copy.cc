@@ -21,7 +21,7 @@ void StreamLines(char* to, const char* from, size_t bytes) {
   }
 }
 
-// A processor finds the pages of as many rows at a time as it holds stores that wait: half as many
+// A processor resolves as many rows' pages at a time as it has stores in flight: half as many
 // stores, twice the rows.
 __attribute__((target("avx2"))) void StreamLinesWide(char* to, const char* from, size_t bytes) {
   for (size_t i = 0; i < bytes; i += sizeof(__m256i)) {

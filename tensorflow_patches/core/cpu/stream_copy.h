@@ -1,6 +1,6 @@
-// Copies past the caches of this core: whole lines go to memory, without being read first.
+// Copies that bypass this core's caches: whole lines go to memory without being read first.
 //
-// For what this core has no use for soon. Pure functions, any thread.
+// For data that this core will not need soon. Pure functions, any thread.
 
 #ifndef TFMPI_CORE_CPU_STREAM_COPY_H_
 #define TFMPI_CORE_CPU_STREAM_COPY_H_
@@ -9,8 +9,8 @@
 
 namespace tfmpi {
 
-// As memcpy. Past the caches go the whole lines of 64 bytes, if `to` begins with one; what is left
-// over goes through them. Other threads see it only after EndStreams on this one.
+// Like memcpy. If `to` begins on a line of 64 bytes, whole lines bypass the caches; the rest goes
+// through them. Other threads see the data only after EndStreams on this thread.
 void StreamCopy(void* to, const void* from, size_t bytes);
 void EndStreams();
 

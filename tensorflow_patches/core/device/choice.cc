@@ -9,18 +9,18 @@
 namespace tfmpi {
 namespace {
 
-// From this version on ranks can share a GPU. It counts on two; more need a part of the GPU each
-// (NCCL_MAX_CTAS) that nobody has measured.
+// From this version on ranks can share a GPU. It is designed for two; more would each need a part
+// of the GPU (NCCL_MAX_CTAS), which has not been measured.
 constexpr int kSharedGpuVersion = 23000;
 constexpr size_t kMaxSharing = 2;
 
-constexpr size_t kMaxOnOneGpu = 8;  // each takes memory, and turns
+constexpr size_t kMaxOnOneGpu = 8;  // each rank takes memory, and turns
 
-constexpr size_t kMaxByMpi = 128;  // a kernel's parameters hold an address and a scale of each
+constexpr size_t kMaxByMpi = 128;  // a kernel's parameters contain an address and a scale per rank
 
 std::string Rank(size_t rank) { return "rank " + std::to_string(rank); }
 
-// "" or why these ranks have no GPU that all share.
+// Why these ranks have no common GPU; "" if they have.
 std::string WhyNotShared(const std::vector<DeviceFacts>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].gpu.empty()) return Rank(rank) + " has no GPU";
@@ -28,26 +28,26 @@ std::string WhyNotShared(const std::vector<DeviceFacts>& ranks) {
     return "rank 0 has " + ranks[0].gpu + ", " + Rank(rank) + " has " + ranks[rank].gpu;
   }
   if (ranks.size() <= kMaxOnOneGpu) return "";
-  return std::to_string(ranks.size()) + " ranks share " + ranks[0].gpu + ", and it is for " +
-         std::to_string(kMaxOnOneGpu) + " at most";
+  return std::to_string(ranks.size()) + " ranks share " + ranks[0].gpu + ", and at most " +
+         std::to_string(kMaxOnOneGpu) + " can do so";
 }
 
-// "" or why these ranks do not hand memory of GPUs to MPI.
+// Why these ranks cannot use MPI with GPU memory; "" if they can.
 std::string WhyNotMpi(const std::vector<DeviceFacts>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].gpu.empty()) return Rank(rank) + " has no GPU";
     if (!ranks[rank].cuda_aware) {
-      return "the MPI of " + Rank(rank) + " does not say that it is CUDA-aware";
+      return "the MPI of " + Rank(rank) + " does not report that it is CUDA-aware";
     }
   }
   if (ranks.size() <= kMaxByMpi) return "";
   return std::to_string(ranks.size()) + " ranks are more than the " + std::to_string(kMaxByMpi) +
-         " that a GPU adds up";
+         " that a GPU can sum";
 }
 
 struct Nodes {
   size_t count = 0;
-  size_t ranks = 0;  // of each; 0: they have different numbers
+  size_t ranks = 0;  // per node; 0: the nodes have different numbers
 };
 
 Nodes NodesOf(const std::vector<DeviceFacts>& ranks) {
@@ -60,7 +60,7 @@ Nodes NodesOf(const std::vector<DeviceFacts>& ranks) {
   return nodes;
 }
 
-// Among ranks that can use NCCL: over all of them, inside each node, or not at all.
+// For ranks that can use NCCL: over all of them, inside each node, or not at all.
 Status ChooseBetweenNodes(const std::vector<DeviceFacts>& ranks, DeviceTransport wanted,
                           const BetweenNodes& between, DeviceChoice* choice) {
   const std::string nccl = "NCCL " + NcclVersionText(ranks[0].nccl_version);
@@ -75,24 +75,24 @@ Status ChooseBetweenNodes(const std::vector<DeviceFacts>& ranks, DeviceTransport
                      (between.rounds ? "TF_MPI_COMPRESSION rounds there" : "TF_MPI_TOPOLOGY");
   } else if (nodes.ranks == 0) {
     choice->reason +=
-        ", not inside nodes and MPI between them, for the nodes have different "
+        ", not inside nodes and MPI between them, because the nodes have different "
         "numbers of ranks";
     if (between.rounds) choice->reason += "; TF_MPI_COMPRESSION rounds nothing";
   } else if (between.rounds && wanted == DeviceTransport::kNccl) {
     return Status(Code::kFailedPrecondition,
-                  "TF_MPI_GPU_TRANSPORT=nccl, but TF_MPI_COMPRESSION rounds what travels between "
+                  "TF_MPI_GPU_TRANSPORT=nccl, but TF_MPI_COMPRESSION rounds data between "
                   "nodes, which MPI does, and each node has one rank. TF_MPI_GPU_TRANSPORT=auto "
-                  "stages there");
+                  "stages");
   } else if (between.rounds) {
     choice->way = DeviceWay::kStaged;
     choice->reason =
-        "staged through the host, for TF_MPI_COMPRESSION rounds what travels between "
+        "staged through the host, because TF_MPI_COMPRESSION rounds data between "
         "nodes, each has one rank, and NCCL does not round";
   }
   return Status();
 }
 
-// "" or why ranks of these facts cannot use NCCL.
+// Why these ranks cannot use NCCL; "" if they can.
 std::string WhyNotNccl(const std::vector<DeviceFacts>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].gpu.empty()) return Rank(rank) + " has no GPU";
@@ -106,7 +106,7 @@ std::string WhyNotNccl(const std::vector<DeviceFacts>& ranks) {
     }
     users[ranks[rank].gpu].push_back(rank);
   }
-  // Of several GPUs that are shared, the one of the lowest rank is spoken of.
+  // If several GPUs are shared, report the one of the lowest rank.
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const std::vector<size_t>& sharing = users[ranks[rank].gpu];
     if (sharing.size() == 1) continue;
@@ -114,7 +114,7 @@ std::string WhyNotNccl(const std::vector<DeviceFacts>& ranks) {
                             std::to_string(sharing[1]) + " share " + ranks[rank].gpu;
     const std::string version = "NCCL " + NcclVersionText(ranks[0].nccl_version);
     if (ranks[0].nccl_version < kSharedGpuVersion) {
-      return who + ", and " + version + " wants a GPU for each (2.30 and newer need not)";
+      return who + ", and " + version + " needs a GPU for each (2.30 and newer do not)";
     }
     for (const size_t user : sharing) {
       if (ranks[user].shares_gpu) continue;
@@ -123,7 +123,7 @@ std::string WhyNotNccl(const std::vector<DeviceFacts>& ranks) {
     }
     if (sharing.size() > kMaxSharing) {
       return std::to_string(sharing.size()) + " ranks share " + ranks[rank].gpu + ", and " +
-             version + " counts on " + std::to_string(kMaxSharing);
+             version + " supports " + std::to_string(kMaxSharing);
     }
   }
   return "";
@@ -153,9 +153,8 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
     return Status();
   }
   if (wanted == DeviceTransport::kIpc) {
-    return Status(Code::kFailedPrecondition,
-                  "TF_MPI_GPU_TRANSPORT=ipc, but " + not_shared +
-                      ". TF_MPI_GPU_TRANSPORT=auto looks for another way there");
+    return Status(Code::kFailedPrecondition, "TF_MPI_GPU_TRANSPORT=ipc, but " + not_shared +
+                                                 ". TF_MPI_GPU_TRANSPORT=auto selects another way");
   }
   const std::string not_mpi = WhyNotMpi(ranks);
   const std::string not_nccl = WhyNotNccl(ranks);
@@ -163,15 +162,14 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
     return ChooseBetweenNodes(ranks, wanted, between, choice);
   }
   if (wanted == DeviceTransport::kNccl) {
-    return Status(Code::kFailedPrecondition,
-                  "TF_MPI_GPU_TRANSPORT=nccl, but " + not_nccl +
-                      ". TF_MPI_GPU_TRANSPORT=auto looks for another way there");
+    return Status(Code::kFailedPrecondition, "TF_MPI_GPU_TRANSPORT=nccl, but " + not_nccl +
+                                                 ". TF_MPI_GPU_TRANSPORT=auto selects another way");
   }
   const Nodes nodes = NodesOf(ranks);
   const bool rounds = between.rounds && nodes.count > 1;
   if (not_mpi.empty() && rounds && nodes.ranks != 0) {
     choice->reason =
-        "staged through the host, for TF_MPI_COMPRESSION rounds what travels between "
+        "staged through the host, because TF_MPI_COMPRESSION rounds data between "
         "nodes, and CUDA-aware MPI does not round";
     if (any) choice->reason += ", and " + not_nccl;
   } else if (not_mpi.empty()) {
@@ -180,11 +178,11 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
     if (any) choice->reason += ", for " + not_nccl;
     if (rounds) {
       choice->reason +=
-          "; TF_MPI_COMPRESSION rounds nothing, for the nodes have different numbers "
+          "; TF_MPI_COMPRESSION rounds nothing, because the nodes have different numbers "
           "of ranks";
     }
   } else {
-    choice->reason = "staged through the host, for " + (any ? not_nccl : not_mpi);
+    choice->reason = "staged through the host, because " + (any ? not_nccl : not_mpi);
     if (any && not_mpi != not_nccl) choice->reason += ", and " + not_mpi;
   }
   return Status();

@@ -1,5 +1,5 @@
-// How what lies on GPUs is reduced: by NCCL, over all ranks or inside each node, on the one GPU
-// that all ranks share, by a CUDA-aware MPI, or staged through the hosts.
+// The choice of how data on GPUs is reduced: by NCCL, over all ranks or inside each node; on a
+// single GPU that all ranks share; by a CUDA-aware MPI; or staged through the hosts.
 
 #ifndef TFMPI_CORE_DEVICE_CHOICE_H_
 #define TFMPI_CORE_DEVICE_CHOICE_H_
@@ -11,19 +11,19 @@
 
 namespace tfmpi {
 
-// What one rank says of itself.
+// What one rank reports.
 struct DeviceFacts {
   std::string gpu;          // Gpu::description(); "": it has none
-  int nccl_version = 0;     // as ncclGetVersion says; 0: it finds no library
+  int nccl_version = 0;     // as reported by ncclGetVersion; 0: no library found
   bool shares_gpu = false;  // whether its NCCL may share a GPU: NCCL_MULTI_RANK_GPU_ENABLE
-  bool cuda_aware = false;  // whether its MPI says that it takes memory of GPUs
+  bool cuda_aware = false;  // whether its MPI reports support for GPU memory
   int node = 0;             // the first rank of its node
 };
 
 // TF_MPI_GPU_TRANSPORT=auto|mpi|nccl|ipc|staged
 enum class DeviceTransport { kAuto, kMpi, kNccl, kIpc, kStaged };
 
-// What is wanted of several nodes, alike on all ranks.
+// The settings for several nodes, the same on all ranks.
 struct BetweenNodes {
   bool by_shape = false;  // TF_MPI_TOPOLOGY names nodes of several ranks
   bool rounds = false;    // TF_MPI_COMPRESSION
@@ -37,8 +37,8 @@ struct DeviceChoice {
   std::string reason;  // a sentence for people
 };
 
-// From the facts of all ranks, by rank, and what they all want: the same on each. Fails, with the
-// reason, if kNccl or kIpc is wanted and cannot be.
+// A pure function of the facts of all ranks, by rank, and of their common settings, so the result
+// is the same on each. Fails, with the reason, if kNccl or kIpc is required and not possible.
 Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransport wanted,
                              const BetweenNodes& between, DeviceChoice* choice);
 

@@ -1,7 +1,8 @@
-// Reductions that the GPUs of all ranks do among themselves. The seam between the engine and what
-// does them: NCCL (nccl.h), one GPU that all ranks share (core/gpu/direct/peer_collectives.h), a
-// CUDA-aware MPI (core/gpu/direct/cuda_aware_collectives.h), NCCL inside nodes and the hosts
-// between them (core/gpu/direct/hierarchical_collectives.h), and in tests threads
+// Reductions that the GPUs of all ranks perform among themselves. This is the interface between the
+// engine and its implementations: NCCL (nccl.h), one GPU that all ranks share
+// (core/gpu/direct/peer_collectives.h), a CUDA-aware MPI
+// (core/gpu/direct/cuda_aware_collectives.h), NCCL inside nodes with the hosts between them
+// (core/gpu/direct/hierarchical_collectives.h), and threads in tests
 // (tests/core/device/simulated_collectives.h).
 
 #ifndef TFMPI_CORE_DEVICE_COLLECTIVES_H_
@@ -16,12 +17,12 @@
 
 namespace tfmpi {
 
-// Whether NCCL has it: no 16-bit integers and bools, and complex numbers are two reals, so sums and
-// averages only.
+// Whether NCCL supports it: no 16-bit integers or bools; complex numbers as two reals, so only sums
+// and averages.
 bool GpusReduce(DataType type, ReduceOp op);
 
-// One rank's, of one group. Communication thread only. All ranks make the same calls, in the same
-// order.
+// One rank's part of one group. Communication thread only. All ranks make the same calls in the
+// same order.
 class DeviceCollectives {
  public:
   virtual ~DeviceCollectives() = default;
@@ -29,31 +30,30 @@ class DeviceCollectives {
   // For people: "NCCL 2.32.3".
   virtual std::string description() const = 0;
 
-  // Whether Allreduce takes it; the rest is the caller's to stage through the host. The same on all
-  // ranks.
+  // Whether Allreduce accepts it; the caller must stage everything else through the host. The same
+  // on all ranks.
   virtual bool Takes(DataType type, ReduceOp op) const { return GpusReduce(type, op); }
 
   // Whether it records the time of its stages itself (observability/timeline.h).
   virtual bool records() const { return false; }
 
-  // Enqueued: `count` elements of this GPU's memory; `in` may be `out`. kAverage: each rank's
-  // elements times its own `scale`, which divides by the contributors, then their sum: ranks may
-  // weigh differently, and a kSum of real numbers is the same with 1. 0 times infinity is not a
-  // number: a rank that contributes nothing hands in zeros. Other reductions, and integers, know no
-  // `scale` but 1.
+  // Enqueues a reduction of `count` elements in this GPU's memory; `in` may equal `out`. kAverage:
+  // each rank's elements are multiplied by its own `scale`, which includes the division by the
+  // contributors, then summed. So ranks may have different weights, and a kSum of real numbers is
+  // the same with scale 1. Since 0 times infinity is NaN, a rank that contributes nothing passes
+  // zeros. Other reductions, and integers, only accept a `scale` of 1.
   //
-  // NCCL keeps half and bfloat16 on their way: `scale`, each product and each partial sum are
-  // rounded, where other reductions round once.
+  // NCCL sends half and bfloat16 unchanged: `scale`, each product and each partial sum are rounded,
+  // whereas other reductions round once.
   //
-  // May wait until it is enqueued, which the first ones do for all ranks to have called it; no
-  // longer than until `deadline`.
+  // May wait until it is enqueued, at most until `deadline`; the first calls wait for all ranks.
   virtual Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
                            double scale, GpuStream stream, TimePoint deadline) = 0;
 
-  // Enqueued, as Allreduce: the two halves of it. ReduceScatter: `in` has a share of `count`
-  // elements for each rank of the group, in their order, and `out` gets this rank's share of the
-  // result; it may be its place in `in`. Allgather: `in` is this rank's share, and `out` gets all;
-  // `in` may be its place there. Where it has none they fail.
+  // The two halves of Allreduce, enqueued like it. ReduceScatter: `in` has a share of `count`
+  // elements for each rank of the group, in rank order; `out` receives this rank's share of the
+  // result and may be its place in `in`. Allgather: `in` is this rank's share, and may be its place
+  // in `out`, which receives all shares. They fail if the implementation does not support them.
   virtual Status ReduceScatter(const void*, void*, size_t /*count*/, DataType, ReduceOp,
                                double /*scale*/, GpuStream, TimePoint /*deadline*/) {
     return Status(Code::kInvalidArgument, description() + " has no reduce-scatter");
@@ -63,22 +63,23 @@ class DeviceCollectives {
     return Status(Code::kInvalidArgument, description() + " has no allgather");
   }
 
-  // Fails if something has gone wrong since, here or at a rank that this one heard of: to be asked
-  // while an event behind a reduction does not come. A rank that is lost may be noticed by nobody:
-  // the caller keeps a deadline too. After an error, of this or of Allreduce, only Abort helps.
+  // Fails if an error has occurred since, here or on a rank that this one knows about. Call it
+  // while waiting for an event after a reduction. A lost rank may go unnoticed, so the caller also
+  // needs a deadline. After an error of this or of Allreduce, only Abort may be called.
   virtual Status Poll() = 0;
 
-  // Ends what is enqueued, whose results are undefined then. Nothing can be reduced after it.
+  // Ends everything enqueued; the results are undefined. Nothing can be reduced after it.
   virtual void Abort() = 0;
 
-  // The end in order, when nothing is under way on any rank: first each closes what it has open of
-  // the others, then each hears that all have. Without it the others' is left alone.
+  // An orderly end when no rank has work in flight: each rank first closes what it has opened of
+  // the others', then waits until all have done so. Without this call, memory that others may have
+  // open is not freed.
   virtual void Close() {}
   virtual void Closed() {}
 
-  // Memory of the GPU from which and to which reductions are fastest.
+  // GPU memory with which reductions are fastest.
   virtual Status NewBuffer(size_t bytes, void** memory) = 0;
-  // Waits for what uses it.
+  // Waits for work that uses it.
   virtual void DeleteBuffer(void* memory) = 0;
 };
 

@@ -15,8 +15,8 @@
 namespace tfmpi {
 namespace {
 
-// Runs a call of the driver in a context; what fails is told with the GPU's name, and with `bytes`
-// unless they are 0.
+// Calls the driver in a context. An error is reported with the GPU's name, and with `bytes` unless
+// they are 0.
 template <typename Function>
 Status InContextDo(const Driver& driver, CudaContext context, const std::string& gpu,
                    const char* name, const Function& function, size_t bytes = 0) {
@@ -56,8 +56,8 @@ class DriverSum : public GpuSum {
 
   Status Enqueue(const std::vector<const void*>& sources, const std::vector<double>& scales,
                  void* out, size_t count, DataType type, GpuStream stream) override {
-    // What is no whole number of 16 bytes is left for the other kernel, and all of it if the result
-    // does not begin at a multiple of that.
+    // The other kernel handles what is left after the last multiple of 16 bytes, and everything if
+    // the result is not aligned to 16.
     const size_t per_grain = GrainBytes(type, Grain::kWide) / SizeOf(type);
     const bool aligned = reinterpret_cast<uintptr_t>(out) % GrainBytes(type, Grain::kWide) == 0;
     const size_t wide = aligned ? count / per_grain : 0;
@@ -84,7 +84,7 @@ class DriverSum : public GpuSum {
   Status Launch(Part part, const std::vector<const void*>& sources,
                 const std::vector<double>& scales, void* out, GpuStream stream) {
     constexpr uint64_t kThreads = 256;
-    constexpr uint64_t kMaxBlocks = 2048;  // each multiprocessor has some, and each thread work
+    constexpr uint64_t kMaxBlocks = 2048;  // gives every multiprocessor several, and threads a loop
     const auto at = [&part](const void* memory) {
       return static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(memory) + part.begin);
     };
@@ -116,7 +116,7 @@ class DriverSum : public GpuSum {
   std::map<std::string, CudaFunction> kernels_;
 };
 
-// This process, among all that may share a GPU: numbers of processes are not unique among
+// Identifies this process among all that may share a GPU: process ids are not unique across
 // containers.
 const uint64_t* ThisProcess() {
   static const auto* const drawn = [] {
@@ -128,7 +128,7 @@ const uint64_t* ThisProcess() {
   return drawn;
 }
 
-// The driver itself is safe to call on any thread; this keeps nothing that changes.
+// The driver is safe to call on any thread; this class has no mutable state.
 class DriverGpu : public Gpu {
  public:
   DriverGpu(const Driver& driver, CudaContext context, std::string description)
@@ -159,7 +159,7 @@ class DriverGpu : public Gpu {
     return Call("cuEventCreate", [&] { return driver_.EventCreate(event, kEventDisableTiming); });
   }
 
-  // An error here is one of earlier work, which whoever asks for that work's event is told.
+  // An error here belongs to earlier work; whoever queries that work's event receives it.
   void Delete(GpuStream stream) override {
     Call("cuStreamDestroy", [&] { return driver_.StreamDestroy(stream); });
   }
@@ -196,7 +196,7 @@ class DriverGpu : public Gpu {
         bytes);
   }
 
-  // That cuMemFreeHost waits for the GPU is its habit, and nowhere promised.
+  // cuMemFreeHost waits for the GPU in practice, but that is not documented.
   void DeletePinned(void* memory) override {
     Call("cuMemFreeHost", [&] {
       driver_.CtxSynchronize();
@@ -250,7 +250,7 @@ class DriverGpu : public Gpu {
     return status;
   }
 
-  // The driver refuses to open a process's own.
+  // The driver refuses to open a process's own memory.
   Status OpenMemory(const GpuHandle& handle, void** memory) override {
     if (IsOwn(handle)) {
       *memory = reinterpret_cast<void*>(handle.address);
@@ -297,7 +297,7 @@ class DriverGpu : public Gpu {
   const std::string description_;
 };
 
-// The current context's GPU: "NVIDIA H100 at 0000:3b:00.0 of HOST".
+// Describes the GPU of the current context: "NVIDIA H100 at 0000:3b:00.0 of HOST".
 int Describe(const Driver& driver, std::string* description) {
   int device = 0;
   char name[256] = {};
@@ -311,7 +311,8 @@ int Describe(const Driver& driver, std::string* description) {
   return error;
 }
 
-// All that are known; they are never deleted, for streams and callers outlive any order of ends.
+// All known GPUs. They are never deleted, because streams and callers may be destroyed in any
+// order.
 Gpu* InContextOf(const Driver& driver, CudaContext context, Status* status) {
   static std::mutex mutex;
   static auto* const gpus = new std::map<CudaContext, std::unique_ptr<Gpu>>;

@@ -1,4 +1,4 @@
-// The CUDA driver's GPU: where GpuOf (gpu.h) gets it from, for who has no stream yet.
+// GPUs through the CUDA driver: what GpuOf (gpu.h) uses, and access to a GPU without a stream.
 
 #ifndef TFMPI_CORE_DEVICE_DRIVER_H_
 #define TFMPI_CORE_DEVICE_DRIVER_H_
@@ -14,21 +14,21 @@
 
 namespace tfmpi {
 
-// GPU `ordinal` of those that this process sees, in its primary context, which TensorFlow uses too,
-// and a new stream of it, which is the caller's. For tests and the doctor. The context stays for as
-// long as the process lives.
+// GPU `ordinal` of those visible to this process, in its primary context, which TensorFlow uses,
+// too, and a new stream on it, which the caller owns. For tests and the doctor. The context lives
+// as long as the process.
 Status OpenGpu(int ordinal, Gpu** gpu, GpuStream* stream);
 
-// How many this process sees.
+// The number of GPUs visible to this process.
 Status CountGpus(int* count);
 
-// Of each of them, in order, its PCI address and its name. Makes no context.
+// The PCI address and the name of each, in order. Creates no context.
 Status ListGpus(std::vector<std::pair<std::string, std::string>>* gpus);
 
-// The context of a stream that the driver knows, for libraries that work in the current one.
+// The context of a stream, for libraries that work in the current context.
 Status ContextOf(GpuStream stream, const Driver** driver, CudaContext* context);
 
-// For those above, and for tests with a driver of their own.
+// For the functions above, and for tests with a fake driver.
 Status MakeDriverGpu(const Driver& driver, CudaContext context, std::unique_ptr<Gpu>* gpu);
 
 }  // namespace tfmpi

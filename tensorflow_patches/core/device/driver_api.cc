@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kLibrary = "libcuda.so.1";
 
-// Where the driver has a _v2 it is the one that its header's plain name stands for.
+// If the driver has a _v2 of a function, that is what the plain name in its header refers to.
 std::string FindAll(void* library, Driver* driver) {
   Symbols symbols(library);
   symbols.Find("cuInit", &driver->Init);
@@ -56,7 +56,7 @@ std::string FindAll(void* library, Driver* driver) {
 }
 
 Status Load(Driver* driver) {
-  // It is there already wherever TensorFlow has found a GPU.
+  // If TensorFlow has found a GPU, the library is already loaded.
   void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return Status(Code::kFailedPrecondition,
@@ -98,7 +98,7 @@ std::string CudaErrorText(const Driver& driver, int error) {
   return std::string(name) + " (" + (text == nullptr ? "" : text) + ")";
 }
 
-// TensorFlow trusts that a thread's context stays what it made it: another one is taken back.
+// TensorFlow relies on its threads' current contexts, so the destructor restores the previous one.
 InContext::InContext(const Driver& driver, CudaContext context) : driver_(driver) {
   CudaContext current = nullptr;
   error_ = driver_.CtxGetCurrent(&current);

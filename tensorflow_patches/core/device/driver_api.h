@@ -1,5 +1,5 @@
-// What is used of the CUDA driver, in declarations of our own: its binary interface is stable, and
-// nothing of CUDA is needed to build the core. The names are the driver's, without their cu.
+// The part of the CUDA driver that is used here, in our own declarations: its binary interface is
+// stable, and the core builds without CUDA. The names are the driver's, without "cu".
 
 #ifndef TFMPI_CORE_DEVICE_DRIVER_API_H_
 #define TFMPI_CORE_DEVICE_DRIVER_API_H_
@@ -59,7 +59,7 @@ struct Driver {
   int (*EventRecord)(GpuEvent event, GpuStream stream);
   int (*EventQuery)(GpuEvent event);
 
-  // Addresses are the driver's CUdeviceptr: unified, so that they say themselves whose they are.
+  // Addresses are CUdeviceptrs: unified, so they identify their GPU, or the host.
   int (*MemcpyAsync)(unsigned long long to, unsigned long long from, size_t bytes,
                      GpuStream stream);
   int (*MemAlloc)(unsigned long long* memory, size_t bytes);
@@ -81,16 +81,16 @@ struct Driver {
                       GpuStream stream, void** arguments, void** extra);
 };
 
-// The driver, which the first call looks for and starts. Null with the reason in `status` where
-// there is none; the next call looks again. It stays loaded.
+// The driver, which the first call looks up and initializes. Null, with the reason in `status`, if
+// there is none; the next call tries again. It stays loaded.
 const Driver* LoadDriver(Status* status);
 
 // "CUDA_ERROR_... (what it means)".
 std::string CudaErrorText(const Driver& driver, int error);
 
-// While it lives, `context` is the calling thread's current one, and what is called may be called
-// while a stream of this process is being captured into a CUDA graph: by default, an allocation or
-// a query of any thread would break such a capture.
+// While it lives, `context` is current on the calling thread, and driver calls are allowed while a
+// stream of this process is being captured into a CUDA graph: by default, an allocation or query on
+// any thread would break such a capture.
 class InContext {
  public:
   InContext(const Driver& driver, CudaContext context);
@@ -98,7 +98,7 @@ class InContext {
   InContext(const InContext&) = delete;
   InContext& operator=(const InContext&) = delete;
 
-  // Of making it current.
+  // The result of making it current.
   int error() const { return error_; }
 
  private:

@@ -1,14 +1,14 @@
-// A GPU, as the engine sees it: streams, events, copies, pinned memory. The seam between the core
-// and CUDA.
+// A GPU as the engine uses it: streams, events, copies, pinned memory. The interface between the
+// core and CUDA.
 //
-// driver.cc implements it by the CUDA driver, which it looks for at run time: nothing of CUDA is
-// linked. tests/core/device/simulated_gpu.h does by threads. Streams and events are the driver's
-// own handles, since TensorFlow's streams come from outside.
+// driver.cc implements it with the CUDA driver, which it looks up at run time: nothing of CUDA is
+// linked. tests/core/device/simulated_gpu.h implements it with threads. Streams and events are the
+// driver's own handles, since TensorFlow passes its streams in.
 //
-// Ranks that share a GPU reach each other's memory by handles, and the GPU adds it up for them.
+// Ranks that share a GPU open each other's memory by handles, and the GPU sums it for them.
 //
-// Any thread may call any function; what is enqueued on one stream runs in the order of the calls.
-// Nothing here waits for the GPU unless it says so.
+// Any thread may call any function; work enqueued on one stream runs in the order of the calls. No
+// function waits for the GPU unless its comment says so.
 
 #ifndef TFMPI_CORE_DEVICE_GPU_H_
 #define TFMPI_CORE_DEVICE_GPU_H_
@@ -27,20 +27,20 @@ namespace tfmpi {
 using GpuStream = struct GpuStreamHandle*;  // a CUstream
 using GpuEvent = struct GpuEventHandle*;    // a CUevent
 
-// What another process opens memory by. Sent as bytes.
+// A handle by which another process opens memory. Sent as bytes.
 struct GpuHandle {
   char bytes[64];
-  uint64_t process[2];  // drawn at random: who opens its own memory needs no driver
+  uint64_t process[2];  // random; a process that opens its own memory needs no driver
   uint64_t address;     // in that process
 };
 
-// A kernel of ours: the one that adds up what ranks hold on one GPU.
+// Our own kernel, which sums the data of several ranks on one GPU.
 class GpuSum {
  public:
   virtual ~GpuSum() = default;
-  // Enqueued: element i of `out` becomes the sum over k of scales[k] * sources[k][i]. A real type;
-  // half and bfloat16 are summed in float32 and rounded once. Sources lie at multiples of 16 bytes,
-  // and none is `out`. The same call on two ranks gives the same bits.
+  // Enqueues: element i of `out` becomes the sum over k of scales[k] * sources[k][i]. For real
+  // types; half and bfloat16 are summed in float32 and rounded once. Sources must be aligned to 16
+  // bytes and differ from `out`. The same call on two ranks gives the same bits.
   virtual Status Enqueue(const std::vector<const void*>& sources, const std::vector<double>& scales,
                          void* out, size_t count, DataType type, GpuStream stream) = 0;
 };
@@ -49,54 +49,57 @@ class Gpu {
  public:
   virtual ~Gpu() = default;
 
-  // For people, and the same for all processes that use it: "NVIDIA H100 at 0000:3b:00.0 of HOST".
+  // For people, the same in all processes that use this GPU: "NVIDIA H100 at 0000:3b:00.0 of HOST".
   virtual std::string description() const = 0;
 
-  // For what other libraries do on the calling thread from now on: it is of this GPU, and allowed
-  // while a stream of this process is being captured into a CUDA graph.
+  // Prepares the calling thread for other libraries: their calls now refer to this GPU, and are
+  // allowed while a stream of this process is being captured into a CUDA graph.
   virtual Status MakeCurrent() = 0;
 
-  // Of highest priority, and independent of the default stream.
+  // With the highest priority, and independent of the default stream.
   virtual Status NewStream(GpuStream* stream) = 0;
   virtual Status NewEvent(GpuEvent* event) = 0;
-  // May be called while work that uses it is under way.
+  // Allowed while work that uses it is in flight.
   virtual void Delete(GpuStream stream) = 0;
   virtual void Delete(GpuEvent event) = 0;
 
-  // `event` stands for all that was enqueued on `stream` before; it forgets what it stood for.
+  // `event` now represents everything enqueued on `stream` so far, and nothing recorded earlier.
   virtual Status Record(GpuEvent event, GpuStream stream) = 0;
-  // What is enqueued on `stream` after this begins when what `event` stands for now has ended.
+  // Work enqueued on `stream` after this call waits for what `event` represents now.
   virtual Status Wait(GpuStream stream, GpuEvent event) = 0;
-  // Whether what `event` stands for has ended. Fails if work of this GPU has failed. An event that
-  // was never recorded has ended.
+  // Whether what `event` represents has ended. Fails if work on this GPU has failed. An event that
+  // was never recorded counts as ended.
   virtual Status Query(GpuEvent event, bool* ended) = 0;
 
-  // Enqueued. Either side is this GPU's memory or pinned memory, which is the caller's until then.
+  // Enqueues a copy. Each side is memory of this GPU, or pinned memory, which must stay valid until
+  // then.
   virtual Status Copy(void* to, const void* from, size_t bytes, GpuStream stream) = 0;
 
-  // Host memory that the GPU reaches by itself. May wait for the GPU.
+  // Host memory that the GPU can access directly. May wait for the GPU.
   virtual Status NewPinned(size_t bytes, void** memory) = 0;
-  // Waits for what uses it.
+  // Waits for work that uses it.
   virtual void DeletePinned(void* memory) = 0;
-  // Makes memory that the host has anyway such memory, until Unregister, which waits for what uses
-  // it: one that processes share, say. No page of it may be registered already by this process.
+  // Turns existing host memory, such as memory shared between processes, into pinned memory until
+  // Unregister, which waits for work that uses it. No page may already be registered by this
+  // process.
   virtual Status Register(void* memory, size_t bytes) = 0;
   virtual void Unregister(void* memory) = 0;
-  // Memory of the GPU. May wait for it, too.
+  // Memory of the GPU. May also wait for it.
   virtual Status NewMemory(size_t bytes, void** memory) = 0;
   virtual void DeleteMemory(void* memory) = 0;
 
-  // Memory of the GPU that other processes can open; for DeleteMemory, when they have closed it.
+  // GPU memory that other processes can open; free it by DeleteMemory after they have closed it.
   virtual Status NewSharedMemory(size_t bytes, void** memory, GpuHandle* handle) = 0;
-  // That of another process of this machine, on this GPU.
+  // Opens memory of another process on this machine, on this GPU.
   virtual Status OpenMemory(const GpuHandle& handle, void** memory) = 0;
   virtual void CloseMemory(const GpuHandle& handle, void* memory) = 0;
-  // Of so many sources.
+  // For this number of sources.
   virtual Status NewSum(size_t sources, std::unique_ptr<GpuSum>* sum) = 0;
 };
 
-// The GPU that `stream` belongs to, one object for each for as long as the process lives; null with
-// the reason in `status` where the driver is not there or does not know it. The driver's.
+// The GPU that `stream` belongs to, one object per GPU for the lifetime of the process. Null, with
+// the reason in `status`, if there is no driver or it does not know the stream. The driver's GPU
+// owns it.
 Gpu* GpuOf(GpuStream stream, Status* status);
 
 }  // namespace tfmpi

@@ -9,10 +9,10 @@
 namespace tfmpi {
 namespace {
 
-constexpr std::chrono::microseconds kLook{50};  // between two looks at a communicator's state
-constexpr std::chrono::seconds kEnd{5};         // for all ranks to say that they end
+constexpr std::chrono::microseconds kLook{50};  // between two checks of a communicator's state
+constexpr std::chrono::seconds kEnd{5};         // for all ranks to announce their end
 
-// -1: it has no such type.
+// -1: NCCL has no such type.
 int NcclType(DataType type) {
   switch (type) {
     case DataType::kInt8:
@@ -67,7 +67,8 @@ class NcclCollectives : public DeviceCollectives {
     nccl_.GetVersion(&version_);
   }
 
-  // In turn: what is enqueued ends, then all ranks say that they end; else it is aborted.
+  // In order: enqueued work ends, then all ranks announce their end; otherwise everything is
+  // aborted.
   ~NcclCollectives() override {
     const InContext in_context(*options_.driver, options_.context);
     if (!buffers_.empty()) options_.driver->CtxSynchronize();
@@ -132,7 +133,7 @@ class NcclCollectives : public DeviceCollectives {
     if (comm_ == nullptr) return;
     const InContext in_context(*options_.driver, options_.context);
     nccl_.CommAbort(std::exchange(comm_, nullptr));
-    // What is registered with a communicator ends with it, but its memory does not.
+    // A registration ends with its communicator, but the memory stays.
     for (auto& [memory, handle] : buffers_) handle = nullptr;
   }
 
@@ -142,9 +143,9 @@ class NcclCollectives : public DeviceCollectives {
     const InContext in_context(*options_.driver, options_.context);
     if (in_context.error() != kCudaSuccess) return OfContext(in_context);
     const int result = nccl_.MemAlloc(memory, bytes);
-    // Not an error of the communicator: there is no memory left.
+    // The communicator is fine; there just is no memory.
     if (result != kNcclSuccess) return ToStatus("ncclMemAlloc", result, bytes);
-    // Where nothing can be registered, it is only slower.
+    // Without registration it is only slower.
     void* handle = nullptr;
     if (nccl_.CommRegister(comm_, *memory, bytes, &handle) != kNcclSuccess) handle = nullptr;
     buffers_[*memory] = handle;
@@ -168,8 +169,8 @@ class NcclCollectives : public DeviceCollectives {
                 DataType type, ReduceOp op, double scale, GpuStream stream, TimePoint deadline) {
     if (!GpusReduce(type, op)) return NoSuchType(op, type);
     const bool sums = op == ReduceOp::kAverage || op == ReduceOp::kSum;
-    // Always where it is possible: NCCL picks its algorithm by the operation, which must be the
-    // same on all ranks, also where some rank's scale is 1.
+    // Whenever possible, even if this rank's scale is 1: NCCL selects its algorithm by the
+    // operation, which must be the same on all ranks.
     const bool scaled = sums && IsFloating(type);
     if (scale != 1 && !(scaled && op == ReduceOp::kAverage)) {
       return Status(Code::kInvalidArgument,
@@ -201,7 +202,7 @@ class NcclCollectives : public DeviceCollectives {
     return Status(Code::kUnavailable, description() + ": its communicator has failed");
   }
 
-  // Whose state a call left in progress: waits for what becomes of it.
+  // After a call that is still in progress: waits for its result.
   int Settle(int result, TimePoint deadline) {
     while (result == kNcclInProgress && comm_ != nullptr) {
       int state = kNcclSuccess;
@@ -213,7 +214,7 @@ class NcclCollectives : public DeviceCollectives {
     return result;
   }
 
-  // A sum of elements that are multiplied by `scale`, rounded to their type.
+  // A sum of elements multiplied by `scale`, with each product rounded to the type.
   Status NewScaledSum(DataType type, double scale, int* op) {
     const DataType real = IsComplex(type) ? WireType(type) : type;
     const float single = static_cast<float>(scale);
@@ -241,12 +242,12 @@ class NcclCollectives : public DeviceCollectives {
     if (bytes != 0) text += " of " + std::to_string(bytes) + " bytes";
     text += " between " + std::to_string(options_.size) + " ranks";
     if (result == kNcclInProgress) {
-      return Status(Code::kDeadlineExceeded, text + ": not all of them have come in time");
+      return Status(Code::kDeadlineExceeded, text + ": not all of them arrived in time");
     }
     const char* const more = comm_ == nullptr ? nullptr : nccl_.GetLastError(comm_);
     text += std::string(": ") + nccl_.GetErrorString(result);
     if (more != nullptr && *more != '\0') text += std::string(" (") + more + ")";
-    return Status(Code::kUnavailable, text + "; NCCL_DEBUG=WARN tells more");
+    return Status(Code::kUnavailable, text + "; set NCCL_DEBUG=WARN for details");
   }
 
   Status OfContext(const InContext& in_context) {
@@ -260,7 +261,7 @@ class NcclCollectives : public DeviceCollectives {
   int version_ = 0;
   NcclComm comm_ = nullptr;
   bool failed_ = false;
-  std::map<void*, void*> buffers_;  // memory: what it is registered as, or null
+  std::map<void*, void*> buffers_;  // memory: its registration, or null
 };
 
 }  // namespace
@@ -276,7 +277,7 @@ Status NewNcclId(const Nccl& nccl, NcclId* id) {
   const int result = nccl.GetUniqueId(id);
   if (result == kNcclSuccess) return Status();
   return Status(Code::kUnavailable, std::string("ncclGetUniqueId: ") + nccl.GetErrorString(result) +
-                                        "; NCCL_DEBUG=WARN tells more");
+                                        "; set NCCL_DEBUG=WARN for details");
 }
 
 Status MakeNcclCollectives(const Nccl& nccl, const NcclOptions& options,

@@ -1,7 +1,7 @@
 // Reductions between GPUs by NCCL.
 //
-// Its communicator does not block: every wait for other ranks ends at a deadline of ours, where it
-// is aborted.
+// Its communicator is non-blocking: every wait for other ranks ends at our deadline, at which the
+// communicator is aborted.
 
 #ifndef TFMPI_CORE_DEVICE_NCCL_H_
 #define TFMPI_CORE_DEVICE_NCCL_H_
@@ -17,23 +17,23 @@
 namespace tfmpi {
 
 struct NcclOptions {
-  // Of the GPU that this rank works on: ContextOf (driver.h) of one of its streams.
+  // For this rank's GPU: ContextOf (driver.h) of one of its streams.
   const Driver* driver = nullptr;
   CudaContext context = nullptr;
   int rank = 0;
   int size = 1;
-  // One rank's NewNcclId, broadcast by the caller.
+  // NewNcclId of one rank, which the caller broadcasts.
   NcclId id = {};
-  // By when all ranks must have called MakeNcclCollectives.
+  // All ranks must have called MakeNcclCollectives by then.
   TimePoint deadline;
-  // At most so many of the GPU's multiprocessors; 0: NCCL decides. Ranks that share a GPU must
-  // leave each other some.
+  // The maximum number of the GPU's multiprocessors; 0: NCCL decides. Ranks that share a GPU must
+  // leave some for each other.
   int max_ctas = 0;
 };
 
 Status NewNcclId(const Nccl& nccl, NcclId* id);
 
-// Waits until all ranks have come, or `deadline`. `nccl` must outlive what it makes.
+// Waits for all ranks, at most until `deadline`. `nccl` must outlive the result.
 Status MakeNcclCollectives(const Nccl& nccl, const NcclOptions& options,
                            std::unique_ptr<DeviceCollectives>* collectives);
 

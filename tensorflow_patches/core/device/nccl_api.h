@@ -1,5 +1,5 @@
-// What is used of NCCL, in declarations of our own: nothing of it is needed to build the core. The
-// names are NCCL's, without their nccl. Values are those of its header since 2.17.
+// The part of NCCL that is used here, in our own declarations: the core builds without NCCL. The
+// names are NCCL's, without "nccl". The values are those of its header since 2.17.
 
 #ifndef TFMPI_CORE_DEVICE_NCCL_API_H_
 #define TFMPI_CORE_DEVICE_NCCL_API_H_
@@ -23,8 +23,8 @@ struct NcclId {  // an ncclUniqueId
 inline constexpr int kNcclSuccess = 0;
 inline constexpr int kNcclInProgress = 7;
 
-// An ncclConfig_t as of 2.17, which later libraries take for what it says it is: they know how
-// large it was, and that what came later is unset.
+// An ncclConfig_t of version 2.17. Later libraries accept it by its declared size and version: they
+// treat newer fields as unset.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
@@ -64,8 +64,8 @@ struct Nccl {
   const char* (*GetLastError)(NcclComm comm);
 };
 
-// The library at `path`, or by its name where the linker looks. It stays loaded. Its functions may
-// be called on any thread.
+// Loads the library at `path`, or by its name from where the linker looks. It stays loaded. Its
+// functions may be called on any thread.
 Status LoadNccl(const std::string& path, Nccl* nccl);
 
 // "2.32.3" of 23203.

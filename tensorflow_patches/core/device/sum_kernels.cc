@@ -9,7 +9,7 @@ constexpr size_t kWideBytes = 16;
 constexpr DataType kTypes[] = {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32,
                                DataType::kFloat64};
 
-// Registers are named by what they hold, and numbered: "%w2_1" is word 1 of source 2.
+// Registers are named after their content and numbered: "%w2_1" is word 1 of source 2.
 std::string Of(const char* name, size_t a) { return name + std::to_string(a); }
 std::string Of(const char* name, size_t a, size_t b) {
   return Of(name, a) + "_" + std::to_string(b);
@@ -33,7 +33,7 @@ class Kernel {
     Line("@%done bra END;");
     text_ += "LOOP:\n";
     Line("mul.lo.u64 %at, %i, " + std::to_string(GrainBytes(type_, grain_)) + ";");
-    // All loads are under way before the first is waited for.
+    // All loads are issued before the first one is waited for.
     for (size_t k = 0; k < sources_; ++k) Load(k);
     for (size_t word = 0; word < words(); ++word) {
       for (size_t lane = 0; lane < lanes(); ++lane) {
@@ -55,7 +55,7 @@ class Kernel {
   bool is_double() const { return type_ == DataType::kFloat64; }
   bool is_half() const { return SizeOf(type_) == 2; }
   bool is_wide() const { return grain_ == Grain::kWide; }
-  // A word is what a register holds of a grain: a double, a float, or up to two halves.
+  // A word is the part of a grain in one register: a double, a float, or up to two halves.
   size_t words() const { return !is_wide() ? 1 : is_double() ? 2 : 4; }
   size_t lanes() const { return is_half() && is_wide() ? 2 : 1; }
   const char* real() const { return is_double() ? "f64" : "f32"; }
@@ -125,7 +125,7 @@ class Kernel {
     Line("st.global." + Access() + " [%to], " + Registers(names) + ";");
   }
 
-  // A lane of a word of source k is multiplied and added.
+  // Multiplies and adds one lane of a word of source k.
   void Add(size_t k, size_t word, size_t lane) {
     const std::string sum = Of("%sum", lane);
     const std::string value = is_double() ? "%wide" : "%x";
@@ -151,7 +151,7 @@ class Kernel {
     }
   }
 
-  // The sums of a word's lanes become the result's word.
+  // Combines the sums of a word's lanes into the word of the result.
   void Round(size_t word) {
     const std::string result = Of("%r", word);
     if (!is_half()) {
@@ -169,7 +169,7 @@ class Kernel {
     }
   }
 
-  // To the nearest, and of two to the even one; GPUs before 8.0 have no instruction for it.
+  // Rounds to nearest, ties to even; GPUs before compute capability 8.0 have no instruction for it.
   void RoundBfloat16(size_t lane, const std::string& result) {
     const std::string sum = Of("%sum", lane);
     Line("mov.b32 %t, " + sum + ";");

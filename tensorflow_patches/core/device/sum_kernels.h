@@ -1,5 +1,5 @@
-// The kernels that add up what ranks hold on one GPU, as text in PTX: the driver compiles it for
-// the GPU at hand, so that neither the wheel nor its build needs a compiler for GPUs.
+// The kernels that sum the data of ranks on one GPU, as PTX text: the driver compiles it for the
+// GPU at hand, so neither the wheel nor its build needs a GPU compiler.
 //
 // Pure functions.
 
@@ -13,19 +13,19 @@
 
 namespace tfmpi {
 
-// How much a thread takes at a time.
+// How much a thread processes at a time.
 enum class Grain {
-  kElement,  // of memory at any address its type allows
-  kWide,     // 16 bytes, at multiples of 16
+  kElement,  // one element, with the alignment of its type
+  kWide,     // 16 bytes, aligned to 16
 };
 
-// A module with a kernel for each real floating type and grain, for so many sources: for GPUs of
-// compute capability 6.0 on. A kernel's parameters, in this order: the address of the result; how
-// many grains; the addresses of the sources; their scales, as doubles. Any grid and block of one
-// dimension do all of it.
+// A module with a kernel for each real floating type and grain, for this number of sources; for
+// GPUs of compute capability 6.0 and newer. A kernel's parameters are: the address of the result;
+// the number of grains; the addresses of the sources; their scales, as doubles. Any one-dimensional
+// grid and block processes all grains.
 std::string SumKernels(size_t sources);
 std::string SumKernelName(DataType type, Grain grain);
-// Of one grain.
+// The size of one grain.
 size_t GrainBytes(DataType type, Grain grain);
 
 }  // namespace tfmpi

@@ -1,4 +1,4 @@
-// Functions of a library that is looked for at run time.
+// Functions of a library that is loaded at run time.
 
 #ifndef TFMPI_CORE_DEVICE_SYMBOLS_H_
 #define TFMPI_CORE_DEVICE_SYMBOLS_H_
@@ -9,7 +9,7 @@
 
 namespace tfmpi {
 
-// Looks functions up; remembers the first that is missing.
+// Looks up functions and remembers the first one that is missing.
 class Symbols {
  public:
   explicit Symbols(void* library) : library_(library) {}

@@ -15,12 +15,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A sleeping communication thread is woken when there is something to do; but time itself is
-// something: stalls are looked for this often.
+// New work wakes a sleeping communication thread; but it must also wake up by itself to look for
+// stalls, this often.
 constexpr milliseconds kIdleWait{20};
-// What is submitted after a failure is answered so soon.
+// Requests submitted after a failure are answered within this time.
 constexpr milliseconds kFailedWait{2};
-// Whoever has voted polls this long for its peers.
+// A rank that has voted polls this long for its peers' votes.
 constexpr std::chrono::microseconds kPollPatience{1000};
 
 std::function<void()> StartThread(const std::function<void()>& loop) {
@@ -89,7 +89,7 @@ void Engine::Submit(std::vector<Request> requests, std::vector<Ticket>* tickets)
   for (Request& request : requests) {
     if (tickets != nullptr) tickets->push_back(0);
     request.done(Status(Code::kFailedPrecondition,
-                        "'" + request.name + "' came after the engine had stopped"));
+                        "'" + request.name + "' was submitted after the engine had stopped"));
   }
 }
 
@@ -130,29 +130,29 @@ void Engine::Run() {
   communication_thread_.GiveUp();
 }
 
-// Every script has ended, or this one after a failure.
+// Every script has ended, or this rank's after a failure.
 bool Engine::IsOver() const {
   if (failed_) return queue_.join_asked() || queue_.leave_asked();
   return state_.finished && recovery_ == nullptr;
 }
 
-// False: every script has ended, and all ranks know.
+// Returns false when every script has ended and all ranks know it.
 bool Engine::Turn() {
   state_.now = Clock::now();
   if (failed_) {
-    // What peers still send nobody reads: a wait for messages would end at once, again and again.
+    // Messages of peers are no longer read: a wait for messages would return at once every time.
     if (!TakeSubmissions()) Clock::Sleep(kFailedWait);
     return true;
   }
   if (recovery_ != nullptr) {
     recovery_->CheckForDeaths();
     const bool meets = state_.interrupted || (state_.finished && state_.ok());
-    if (meets) TakeSubmissions();  // of this group
+    if (meets) TakeSubmissions();  // still of this group
     if (meets && !state_.given_up) return !recovery_->RegroupSurvivors();
   }
   const bool submitted = TakeSubmissions();
   NoteEnd();
-  // Time may have passed, which is news.
+  // Time has passed, so the coordinator may have something to decide.
   const bool exchanged = state_.ok() && ExchangeMessages(/*news=*/true);
   if (submitted || exchanged || !state_.ok()) return true;
   if (negotiator_.voted() && transport_->MayPoll()) {
@@ -166,16 +166,16 @@ bool Engine::Turn() {
   return true;
 }
 
-// What follows when a part has failed the engine.
+// The consequences of a failure in one of the parts.
 void Engine::EndByFailure() {
   if (state_.ok() || state_.interrupted || failed_) return;
   state_.interrupted = state_.Interrupts();
-  if (state_.interrupted) return;  // those that are left meet in the next turn
+  if (state_.interrupted) return;  // the survivors regroup in the next turn
   failed_ = true;
   published_.SetFailure(state_.failure);
   messenger_.SendFailureToPeers(state_.failure);
   executor_.fusion()
-      ->AbortGpus();  // before streams are waited for, of which theirs may wait for it
+      ->AbortGpus();  // before anything waits for a stream, which may depend on the aborted work
   pending_.CompleteAll(state_.failure);
 }
 
@@ -205,11 +205,11 @@ bool Engine::TakeSubmissions() {
   for (const Ticket ticket : drained_.withdrawals) pending_.Withdraw(ticket);
   for (const std::string& key : drained_.posts) negotiator_.NotePost(key);
   const bool any = !drained_.empty();
-  drained_.clear();  // what was refused holds its submitter's memory
+  drained_.clear();  // a rejected request still holds its submitter's memory
   return any;
 }
 
-// Not ok: how the request ends at once.
+// Not ok: the status with which the request ends at once.
 Status Engine::Accept(Request* request) {
   if (failed_) return state_.failure;
   const Signature& signature = request->signature;
@@ -223,16 +223,16 @@ Status Engine::Accept(Request* request) {
                                               std::to_string(signature.root) + " of " +
                                               std::to_string(state_.size()));
   }
-  // A rank whose variables are no longer the others' must not train on as if they were.
+  // A rank whose variables differ from the others' must not continue to train.
   if (script_state_.missed_gradients() != 0 && request->purpose == Purpose::kStep &&
       IsGradient(signature)) {
     return Status(
         Code::kFailedPrecondition,
-        state_.Me() + " gives the gradient '" + request->name +
-            "', but the others have trained on while it waited for a file of rank 0 or "
-            "in a barrier, so its variables are no longer theirs. Let all ranks come there "
-            "after the same step (a save by the clock comes after another on each), or "
-            "call tf.mpi.broadcast_variables after it");
+        state_.Me() + " submits the gradient '" + request->name +
+            "', but the others have continued training while it waited for a file of rank 0 or "
+            "in a barrier, so its variables differ from theirs. Let all ranks save, or call the "
+            "barrier, after the same step (a save by the clock happens after a different step on "
+            "each rank), or call tf.mpi.broadcast_variables afterwards");
   }
   return Status();
 }
@@ -240,7 +240,7 @@ Status Engine::Accept(Request* request) {
 void Engine::NoteEnd() {
   const bool joins = queue_.join_asked() && !state_.joined;
   const bool leaves = queue_.leave_asked() && !state_.left;
-  // Once more: what was handed in before the wish to end was seen must not be lost.
+  // Once more, to include whatever was submitted before the wish to end was noticed.
   if (joins || leaves) TakeSubmissions();
   if (joins) pending_.WithdrawAhead();
   if (joins && pending_.names().nothing_pending()) {
@@ -260,10 +260,10 @@ bool Engine::ExchangeMessages(bool news) {
   return state_.ok() && negotiator_.Exchange(news);
 }
 
-// Its peers should vote at any moment: to sleep and be woken costs a step more. Ends when they have
-// voted, when there is something else to do, or when its patience is over.
+// The peers should vote at any moment, and sleeping and being woken would delay the step.
+// Returns when they have voted, when there is other work, or when the patience has run out.
 void Engine::PollForVotes() {
-  constexpr int kPollsPerLook = 16;  // at the clock
+  constexpr int kPollsPerLook = 16;  // polls between two reads of the clock
   TimePoint began;
   int polls = 0;
   while (negotiator_.voted() && state_.ok() && !state_.finished && !queue_.end_asked()) {
@@ -274,7 +274,7 @@ void Engine::PollForVotes() {
       state_.now = Clock::now();
       if (polls == kPollsPerLook) began = state_.now;
       if (state_.now - began >= kPollPatience) return;
-      std::this_thread::yield();  // others that wait for this core come first
+      std::this_thread::yield();  // other threads that wait for this core come first
     }
   }
 }
@@ -289,13 +289,13 @@ void Engine::Wait() {
   const bool patient = negotiator_.voted() || keeps;
   const auto limit = patient ? std::min<Clock::duration>(options_.vote_patience, kIdleWait)
                              : Clock::duration(kIdleWait);
-  // Nothing can be agreed on without this rank, unless it has joined.
+  // The others can agree on nothing without this rank, unless it has joined.
   const bool expecting =
       keeps || !pending_.names().nothing_pending() || state_.joined || state_.left;
   const ControlLinks& links = messenger_.links();
   transport_->Wait(limit, expecting && (!links.tree || links.between_nodes), [this] {
     communication_thread_.AssertMine();
-    return queue_.HasWork() || negotiator_.MayBeDecided();  // of which no message tells
+    return queue_.HasWork() || negotiator_.MayBeDecided();  // no message announces these
   });
 }
 

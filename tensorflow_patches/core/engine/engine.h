@@ -1,9 +1,9 @@
 // The engine: one per process. Its communication thread makes every transport call.
 //
-// Submit, Withdraw: any thread, never block on communication. Completion callbacks run on the
-// communication thread with no lock held. The engine owns the transport and all requests between
-// Submit and completion. The order of requests, and which of them a step submits, may differ by
-// rank.
+// Submit, Withdraw: any thread; they never block on communication. Completion callbacks run on the
+// communication thread with no lock held. The engine owns the transport, and every request from
+// Submit to completion. Ranks may submit requests in different orders, and different requests in
+// the same step.
 
 #ifndef TFMPI_CORE_ENGINE_ENGINE_H_
 #define TFMPI_CORE_ENGINE_ENGINE_H_
@@ -37,48 +37,48 @@ namespace tfmpi {
 class Engine {
  public:
   Engine(std::unique_ptr<Transport> transport, EngineOptions options);
-  ~Engine();  // stops the thread; without a Join before it, as Leave("the engine was destroyed")
+  ~Engine();  // stops the thread; without an earlier Join like Leave("the engine was destroyed")
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   const Topology& topology() const { return transport()->topology(); }
   size_t fusion_threshold() const { return options_.coordinator.fusion_threshold; }
   std::string transport_description() const { return transport()->description(); }
-  // For what any thread may ask of it; and for bench.h, to be driven in the `done` of a barrier, by
-  // all ranks alike.
+  // For calls that are allowed on any thread; and for bench.h, which drives it on all ranks in the
+  // `done` of a barrier.
   Transport* transport() const { return transport_.get(); }
 
   Ticket Submit(Request request);
-  // All at once, which spares the communication thread being woken for each. Appends their tickets,
-  // in their order; null where none will be withdrawn.
+  // Submits all of them together, so the communication thread is woken once. Appends their tickets
+  // in order; `tickets` may be null if none will be withdrawn.
   void Submit(std::vector<Request> requests, std::vector<Ticket>* tickets);
-  // The request ends with kCancelled, unless the ranks have agreed on it already: then it ends as
-  // agreed. A ticket that has ended is ignored.
+  // The request ends with kCancelled, unless the ranks have already agreed on it: then it ends as
+  // agreed. A ticket of a request that has ended is ignored.
   void Withdraw(Ticket ticket);
 
-  // Rank 0 only (elsewhere it does nothing), any thread, returns at once: tells every rank that
-  // `key` has happened once more, and what stands in it after a line break. No request: nobody
-  // waits, and a rank that has no requests hears of it too. What is posted before Join or Leave is
-  // delivered before the group ends.
+  // On rank 0 only (elsewhere it does nothing), any thread, returns at once: tells every rank that
+  // `key` has happened once more, with the text after a line break in `key`. This is no request:
+  // no rank waits for it, and ranks without requests receive it, too. Whatever is posted before
+  // Join or Leave is delivered before the group ends.
   void Post(const std::string& key);
 
-  // What the script says of itself. Any thread.
+  // What the script reports about itself. Any thread.
   ScriptState* script_state() { return &script_state_; }
-  // Posts that this rank has been told of, or on rank 0 has posted; why nothing can be communicated
-  // any more; counts. Any thread. In `done` the generation is that of the group whose result it is.
+  // The posts received, or on rank 0 sent; the reason why communication has ended; counters. Any
+  // thread. In `done`, the generation is that of the group that produced the result.
   const Published& published() const { return published_; }
   Status failure() const { return published_.failure(); }
   EngineStats stats() const { return published_.stats(); }
 
-  // This rank has no more requests. Waits until that holds for every rank, contributing zeros to
-  // what the others still average; then leaves the group. No request may be submitted after it.
+  // This rank has no more requests. Waits until that is true for every rank, contributing zeros to
+  // the others' averages, then leaves the group. No request may be submitted after it.
   Status Join();
-  // This rank stops with an error: every other rank's requests fail with `reason`. Waits at most
-  // `grace` for the coordinator to have heard.
+  // This rank stops with an error: every other rank's requests fail with `reason`. Waits up to
+  // `grace` for the coordinator to receive it.
   void Leave(const std::string& reason, Clock::duration grace);
 
   bool OnCommunicationThread() const { return communication_thread_.IsMine(); }
-  // These only when the communication thread has ended, as in EngineOptions::at_end.
+  // Only after the communication thread has ended, as in EngineOptions::at_end.
   RankStats FinishStats() {
     communication_thread_.AssertGivenUp();
     return state_.stats.Finish(Clock::now());
@@ -89,7 +89,7 @@ class Engine {
     return coordinator != nullptr ? coordinator->last_ready() : std::vector<LastReady>();
   }
 
-  // What decides how it goes on. For tests, while the loop does nothing: start_loop.
+  // The state that determines what the engine does next. For tests, between turns: start_loop.
   struct View {
     const Queue* queue;
     const EngineState* state;
@@ -100,7 +100,7 @@ class Engine {
   View view() const { return {&queue_, &state_, &pending_, &messenger_, &negotiator_}; }
 
  private:
-  // What it guards, and functions that require it, are the communication thread's alone.
+  // Data guarded by it, and functions that require it, belong to the communication thread.
   ThreadRole communication_thread_;
 
   void Run();
@@ -123,21 +123,21 @@ class Engine {
   ScriptState script_state_;
   std::atomic<bool> ended_{false};
 
-  // Each knows those above it.
+  // Each part may use those above it.
   EngineState state_ TFMPI_GUARDED_BY(communication_thread_);
   PendingRequests pending_ TFMPI_GUARDED_BY(communication_thread_);
   Messenger messenger_ TFMPI_GUARDED_BY(communication_thread_);
   Presence presence_ TFMPI_GUARDED_BY(communication_thread_);
-  // Null unless the ranks go on without those that die, as recovery_.
+  // Null unless the ranks continue after deaths; likewise recovery_.
   std::unique_ptr<RecoverableReduction> recoverable_ TFMPI_GUARDED_BY(communication_thread_);
   Executor executor_ TFMPI_GUARDED_BY(communication_thread_);
   Negotiator negotiator_ TFMPI_GUARDED_BY(communication_thread_);
   WaitStateReporter wait_state_reporter_ TFMPI_GUARDED_BY(communication_thread_);
   std::unique_ptr<Recovery> recovery_ TFMPI_GUARDED_BY(communication_thread_);
-  Drained drained_ TFMPI_GUARDED_BY(communication_thread_);      // while it is taken in
+  Drained drained_ TFMPI_GUARDED_BY(communication_thread_);      // reused by TakeSubmissions
   bool failed_ TFMPI_GUARDED_BY(communication_thread_) = false;  // and every request has ended
 
-  std::function<void()> await_loop_;  // last: started when all else exists; null once it has ended
+  std::function<void()> await_loop_;  // initialized last, when all else exists; null after the end
 };
 
 }  // namespace tfmpi

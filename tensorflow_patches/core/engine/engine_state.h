@@ -1,7 +1,7 @@
-// What the parts of an engine share: what they work with, the time, how far this rank has come, and
-// whether it still communicates.
+// The state that the parts of an engine share: what they work with, the time, the progress of this
+// rank, and whether it still communicates.
 //
-// Communication thread; when that has ended, whoever has joined it.
+// Communication thread; after its end, the thread that joined it.
 
 #ifndef TFMPI_CORE_ENGINE_ENGINE_STATE_H_
 #define TFMPI_CORE_ENGINE_ENGINE_STATE_H_
@@ -31,15 +31,15 @@ struct EngineState {
   int size() const { return transport->topology().size; }
   // "rank 2/4"
   std::string Me() const { return "rank " + std::to_string(rank()) + "/" + std::to_string(size()); }
-  // Of an operation that begins.
+  // For an operation that begins now.
   TimePoint Deadline() const { return now + options.collective_timeout; }
 
-  // Unless `status` is ok, or there is a failure: from now on nothing is communicated. What follows
-  // from it the loop sees to (Engine::EndByFailure), to which every part therefore returns.
+  // Unless `status` is ok or there already is a failure: nothing is communicated from now on. The
+  // loop handles the consequences (Engine::EndByFailure), so every part returns to it.
   void Fail(const Status& status) {
     if (failure.ok()) failure = status;
   }
-  // Nor do those that are left go on without a rank that has died.
+  // Like Fail, and the survivors do not continue without a rank that has died.
   void FailForGood(const Status& status) {
     if (!failure.ok() && !interrupted) return;
     given_up = true;
@@ -47,8 +47,8 @@ struct EngineState {
     failure = status;
   }
   bool ok() const { return failure.ok(); }
-  // Whether what has failed has failed because a rank has died, and the others can go on. That may
-  // be heard of after it.
+  // Whether the failure was caused by the death of a rank, and the others can continue. The death
+  // may become known only after the failure.
   bool Interrupts() const {
     constexpr std::chrono::milliseconds kBetweenLooks{10};
     constexpr int kLooks = 20;
@@ -67,16 +67,16 @@ struct EngineState {
   CommunicationStats stats;
   IdleDetector idle_detector;
 
-  // Read after a wait, and every few polls: exact enough for what takes milliseconds.
+  // Updated after a wait and every few polls: accurate enough for what takes milliseconds.
   TimePoint now;
   bool joined = false;                 // this rank has no more requests
-  bool left = false;                   // it stops
-  std::string leaving;                 // why
+  bool left = false;                   // this rank stops
+  std::string leaving;                 // the reason
   bool finished = false;               // every rank has joined
-  bool reported_no_gradients = false;  // this rank has once said that it has no gradients to give
+  bool reported_no_gradients = false;  // this rank has reported at least once that it has none
   Status failure;
-  bool interrupted = false;  // it may be mended: those that are left meet
-  bool given_up = false;     // they will not any more
+  bool interrupted = false;  // the survivors can regroup
+  bool given_up = false;     // they no longer can
 };
 
 }  // namespace tfmpi

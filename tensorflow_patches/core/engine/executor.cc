@@ -3,7 +3,7 @@
 namespace tfmpi {
 namespace {
 
-// All ranks choose alike, and one says so.
+// All ranks make the same choice, and one of them reports it.
 GpuOptions GpusOf(const EngineState& state) {
   GpuOptions gpus = state.options.gpus;
   if (state.rank() == 0) gpus.log = state.options.log;
@@ -11,7 +11,7 @@ GpuOptions GpusOf(const EngineState& state) {
   return gpus;
 }
 
-// It has failed the transport, not the request alone.
+// Whether the transport has failed, rather than just the request.
 bool IsFatal(const Status& status) {
   return status.code() == Code::kDeadlineExceeded || status.code() == Code::kUnavailable;
 }
@@ -37,7 +37,7 @@ void Executor::Execute(const Response& response) {
   if (!resolved.ok()) return state_->Fail(resolved);
   const Span span = response_notes_.ResponseBegins(fusion_entries_);
   const Status status = Transfer(response);
-  // Those that are left do it again, or finish it: nothing has ended.
+  // The survivors repeat or finish it, so no request has ended.
   if (IsFatal(status) && state_->Interrupts()) return state_->Fail(status);
   uint64_t tensors = 0, bytes = 0;
   for (const FusionEntry& fusion_entry : fusion_entries_) {
@@ -78,13 +78,13 @@ Status Executor::ResolveAll(const Response& response) {
   return Status();
 }
 
-// The item's part of fusion_entries_ and entries_; not ok if it is no answer to what this rank has
-// said.
+// Appends the item's entry to fusion_entries_ and entries_; not ok if it does not match what this
+// rank has announced.
 Status Executor::Resolve(const ResponseItem& item, int contributors) {
   NameTable& names = pending_->names();
   if (item.is_new && item.id != kNoId) names.Number(item.id, item.named);
   if (item.id != kNoId && !names.has(item.id)) {
-    return Refusal("number " + std::to_string(item.id), "which rank 0 has never given");
+    return Refusal("number " + std::to_string(item.id), "which rank 0 has never assigned");
   }
   NameTable::Entry* const entry =
       item.id != kNoId ? names.entry(item.id) : names.FindPending(item.named.name);
@@ -97,7 +97,7 @@ Status Executor::Resolve(const ResponseItem& item, int contributors) {
   const int size = state_->size(), rank = state_->rank();
   const bool missing = own == nullptr && IsMember(signature, rank);
   if (missing && ((!state_->joined && !state_->reported_no_gradients) || contributors == size)) {
-    return refuse("for which this rank has not asked");
+    return refuse("which this rank has not announced");
   }
   if (missing && IsGradient(signature)) state_->script_state->CountMissedGradient();
   const bool gathers = GathersRows(signature.kind);
@@ -105,7 +105,7 @@ Status Executor::Resolve(const ResponseItem& item, int contributors) {
     return refuse("with the rows of " + std::to_string(item.rows.size()) + " ranks");
   }
   if (gathers && item.rows[rank] != (takes_part ? own->signature.shape[0] : 0)) {
-    return refuse("with other rows of this rank than it has");
+    return refuse("with another number of rows of this rank than it has");
   }
   fusion_entries_.push_back({signature, own});
   entries_.push_back(entry);
@@ -113,9 +113,10 @@ Status Executor::Resolve(const ResponseItem& item, int contributors) {
 }
 
 Status Executor::Refusal(const std::string& what, const std::string& why) const {
-  return Status(Code::kInternal, state_->Me() + " is told by rank 0 to do " + what + ", " + why +
-                                     ": a process that is no rank speaks in its name, or this is a "
-                                     "mistake in tensorflow.mpi; please report it");
+  return Status(Code::kInternal, state_->Me() + " has received an order from rank 0 for " + what +
+                                     ", " + why +
+                                     ". Either another process sends messages as rank 0, or this "
+                                     "is a bug in tensorflow.mpi; please report it");
 }
 
 Status Executor::Transfer(const Response& response) {
@@ -138,7 +139,7 @@ Status Executor::Transfer(const Response& response) {
   return Status(Code::kInternal, "unknown operation");
 }
 
-// Those of the response that has been carried out.
+// Completes the requests of the response that was just executed.
 void Executor::CompleteEntries(const Status& status) {
   for (size_t i = 0; i < fusion_entries_.size(); ++i) {
     const FusionEntry& fusion_entry = fusion_entries_[i];

@@ -1,5 +1,5 @@
-// Carries out what the ranks have agreed on: resolves the requests of a response, moves the data,
-// and ends the requests.
+// Executes what the ranks have agreed on: resolves the requests of a response, moves the data and
+// completes the requests.
 //
 // Communication thread.
 
@@ -19,15 +19,15 @@ namespace tfmpi {
 
 class Executor {
  public:
-  // All outlive it. `reduction`: null unless the ranks go on without those that die.
+  // All outlive it. `reduction`: null unless the ranks continue after deaths.
   Executor(EngineState* state, PendingRequests* pending, RecoverableReduction* reduction);
 
-  // The responses of the list, in their order, until one fails the engine.
+  // Executes the responses of the list in order, until one fails the engine.
   void Execute(const ResponseList& response_list);
-  // What other ranks have done, and this one has not: their result.
+  // Delivers the result of a response that other ranks have executed and this one has not.
   Status Deliver(const Response& response, const Result& result);
 
-  // Of GPUs, which may still be at work.
+  // For work on GPUs that may still be running.
   Fusion* fusion() { return &fusion_; }
 
  private:
@@ -43,7 +43,7 @@ class Executor {
   RecoverableReduction* const recoverable_;
   Fusion fusion_;
   ResponseNotes response_notes_;
-  // Of the response under way; and theirs: null, or empty, where this rank has no part in it.
+  // Of the current response; null or empty entries where this rank does not take part.
   std::vector<FusionEntry> fusion_entries_;
   std::vector<NameTable::Entry*> entries_;
 };

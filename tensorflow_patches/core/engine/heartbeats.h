@@ -1,11 +1,11 @@
-// Whether ranks that have nothing to say are still there, while some rank waits for the others'
-// ends.
+// Heartbeats show that ranks without messages are alive, while some rank waits for the others'
+// scripts to end.
 //
-// Before that every wait is for a request, and has an end of its own. At the end of its script a
-// rank waits for as long as the others take, and a rank that computes says nothing, as one does
-// that has died. So, once a rank has joined, those between which messages travel
-// (core/transport/control_links.h) give each other a sign of life now and then: an empty message.
-// Who is silent for too long is taken for dead.
+// Before that, every wait is for a request and has a limit. At the end of its script, however, a
+// rank waits as long as the others take, and a rank that computes sends nothing, just like one that
+// has died. So, once a rank has joined, ranks between which messages travel
+// (core/transport/control_links.h) exchange an empty message every second. A rank that is silent
+// for too long is assumed dead.
 //
 // Communication thread.
 
@@ -19,9 +19,9 @@
 
 namespace tfmpi {
 
-// What a peer allows rank 0, or another, beyond a limit that rank 0 itself keeps: a stall is the
-// coordinator's to report and to end, which knows who is missing. Its peers give it as long again,
-// within bounds.
+// The time that a peer allows beyond a limit that rank 0 itself enforces. Only the coordinator,
+// which knows who is missing, reports and ends a stall; its peers wait twice as long, within
+// bounds.
 inline Clock::duration WithGrace(Clock::duration limit) {
   constexpr std::chrono::seconds kMin{2}, kMax{30};
   return limit + std::clamp<Clock::duration>(limit, kMin, kMax);
@@ -31,7 +31,7 @@ class Heartbeats {
  public:
   explicit Heartbeats(int ranks) : silences_(ranks) {}
 
-  // Some rank has joined: signs are given from now on.
+  // Some rank has joined: heartbeats are sent from now on.
   void Begin(TimePoint now) {
     if (begun_) return;
     begun_ = true;
@@ -39,13 +39,13 @@ class Heartbeats {
   }
   bool begun() const { return begun_; }
 
-  // A message of `rank` has come.
+  // A message of `rank` has arrived.
   void OnMessage(int rank) { silences_[rank] = Clock::duration::zero(); }
 
-  // To be called in each turn, once begun. Whether a sign is due.
+  // Call it in each turn, once begun. Returns whether a heartbeat is due.
   bool IsDue(TimePoint now) {
-    // Where this rank has looked at nothing for a while, being held up or in a collective, nor may
-    // the others have had their turn.
+    // If this rank has not checked for a while, because it was held up or in a collective, the
+    // others may not have run either.
     const Clock::duration passed = std::min<Clock::duration>(now - looked_at_, kBetween);
     looked_at_ = now;
     for (Clock::duration& silence : silences_) silence += passed;
@@ -54,7 +54,7 @@ class Heartbeats {
     return true;
   }
 
-  // For how long nothing has been heard of `rank`, as far as this rank could hear.
+  // How long `rank` has been silent while this rank was listening.
   Clock::duration SilenceOf(int rank) const { return silences_[rank]; }
 
  private:

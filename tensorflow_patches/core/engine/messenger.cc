@@ -77,9 +77,9 @@ Status Messenger::Receive(const ControlMessage& sealed, Incoming* incoming) {
   std::string bytes;
   const std::string wrong = Unseal(sealed, &bytes);
   if (!wrong.empty()) {
-    return Status(Code::kInternal, "rank " + std::to_string(rank) + " hears of rank " +
+    return Status(Code::kInternal, "rank " + std::to_string(rank) + " received from rank " +
                                        std::to_string(source) + ": " + wrong +
-                                       "; the memory or the network between them is at fault");
+                                       "; check the memory and the network between them");
   }
   heartbeats_.OnMessage(source);
   if (source == 0) heard_of_coordinator_ = state_->now;
@@ -90,7 +90,7 @@ Status Messenger::Receive(const ControlMessage& sealed, Incoming* incoming) {
 
 Status Messenger::ReceiveFromParent(const std::string& bytes, ResponseList* response_list) {
   if (!Decode(bytes, response_list)) {
-    return Status(Code::kInternal, "cannot read a response list of rank 0");
+    return Status(Code::kInternal, "cannot read a response list from rank 0");
   }
   return response_list->empty() ? Status() : SendDown(*response_list, bytes);
 }
@@ -99,7 +99,7 @@ Status Messenger::ReceiveFromChild(int source, const std::string& bytes,
                                    std::vector<Announcement>* announcements) {
   const int rank = state_->rank();
   const Status unreadable(Code::kInternal, "rank " + std::to_string(rank) +
-                                               " cannot read a ready list of rank " +
+                                               " cannot read a ready list from rank " +
                                                std::to_string(source));
   if (relay_ != nullptr) {
     std::vector<Announcement> announcements;

@@ -1,8 +1,8 @@
-// The messages of this rank: ready lists on their way to rank 0, response lists from it, and signs
-// of life, between the ranks that core/transport/control_links.h names. Each is numbered and sealed
-// (envelope.h). A rank with others below it passes on what they say (relay.h).
+// The messages of this rank: ready lists to rank 0, response lists from it, and heartbeats, between
+// the ranks that core/transport/control_links.h connects. Each is numbered and sealed (envelope.h).
+// A rank that has children relays their announcements (relay.h).
 //
-// Communication thread. Says only what it is told to say; fails nobody.
+// Communication thread. It sends only what its callers pass to it, and never fails the engine.
 
 #ifndef TFMPI_CORE_ENGINE_MESSENGER_H_
 #define TFMPI_CORE_ENGINE_MESSENGER_H_
@@ -24,48 +24,49 @@ class Messenger {
   // Both outlive it.
   Messenger(EngineState* state, const PendingRequests* pending);
 
-  // In the group that the transport is of now.
+  // For the group that the transport now has.
   void Restart();
 
   const ControlLinks& links() const { return links_; }
-  // What this rank says goes with what those below it say, from TakeDue.
+  // Whether this rank's announcements go out together with those of its children, from TakeDue.
   bool relays() const { return relay_ != nullptr; }
-  // Some of that is kept back, for a while; is there now.
+  // Whether some are held back for now; whether some are due.
   bool keeps() const { return relay_ != nullptr && relay_->keeps(); }
   bool has_due() const { return relay_ != nullptr && relay_->has_due(); }
-  // To be passed on: on rank 0 to its coordinator.
+  // The announcements to forward; on rank 0, to its coordinator.
   std::vector<Announcement> TakeDue();
 
-  // Of this rank: to its parent, or its relay.
+  // Sends this rank's list to its parent, or its relay.
   Status SendUp(const ReadyList& ready_list);
   Status SendUp(const std::vector<Announcement>& announcements);
-  // To all below this rank; `bytes`: of the list. Returns when they can read it, if they are to
-  // begin something then.
+  // Sends the list, encoded as `bytes`, to all ranks below. If it has responses, returns only when
+  // they can read it.
   Status SendDown(const ResponseList& response_list, const std::string& bytes);
 
   struct Incoming {
-    std::vector<Announcement> announcements;  // to rank 0's coordinator
-    ResponseList response_list;               // has been sent down
+    std::vector<Announcement> announcements;  // for rank 0's coordinator
+    ResponseList response_list;               // already sent down
   };
-  // What has come is taken in.
+  // Processes one message.
   Status Receive(const ControlMessage& sealed, Incoming* incoming);
-  // Its bytes, and what is wrong with it, or "".
+  // Extracts the bytes; returns a description of what is wrong, or "".
   std::string Unseal(const ControlMessage& sealed, std::string* bytes);
 
-  // A message that changes nothing, to all that this rank speaks with: heartbeats.h. None goes up
-  // after the last word of this rank and those below it, so none is left when MPI ends.
+  // Sends an empty message to every rank that this one exchanges messages with (heartbeats.h).
+  // Sends none up after the last message of this rank and its children, so none is left when MPI
+  // ends.
   Status SendHeartbeat();
   Heartbeats& heartbeats() { return heartbeats_; }
   const Heartbeats& heartbeats() const { return heartbeats_; }
-  TimePoint heard_of_coordinator() const { return heard_of_coordinator_; }  // of no use on rank 0
-  // Whom this rank must hear: its parent and its children, but for those that, with all below
-  // them, have joined: they may be gone.
+  TimePoint heard_of_coordinator() const { return heard_of_coordinator_; }  // meaningless on rank 0
+  // The ranks that this one must hear: its parent and its children. Children that have joined
+  // together with all ranks below them are left out: they may be gone.
   std::vector<int> Peers() const;
 
-  // Best effort, over a transport that may be what has failed: peers that are not told time out.
-  // Those below would not hear of it by way of this rank any more.
+  // Best effort, since the transport may be what failed: peers that it does not reach time out. The
+  // ranks below would otherwise receive nothing more through this rank.
   void SendFailureToPeers(const Status& status);
-  // This rank stops before the group does, and passes nothing on any more.
+  // This rank stops before the group does, and forwards nothing from now on.
   void SendStopToChildren(const std::string& why);
 
  private:
@@ -77,8 +78,8 @@ class Messenger {
   EngineState* const state_;
   const PendingRequests* const pending_;
   ControlLinks links_;
-  std::unique_ptr<Relay> relay_;  // who has some below it
-  RankSet joined_;                // of those that speak with rank 0 without a relay
+  std::unique_ptr<Relay> relay_;  // null without children in a tree
+  RankSet joined_;                // of the ranks that reach rank 0 without a relay
   // Messages so far, to each rank and from each.
   std::vector<uint32_t> sent_;
   std::vector<uint32_t> received_;

@@ -12,8 +12,8 @@ Negotiator::Negotiator(EngineState* state, PendingRequests* pending, Messenger* 
       messenger_(messenger),
       executor_(executor),
       history_(history),
-      // Statistics tell which rank came last: the coordinator's knowledge. A vote that a rank has
-      // died in could not be told from one that was not held.
+      // Statistics include which rank came last, which only the coordinator knows. After a death
+      // one could not tell whether a vote had been cast.
       bypass_(state->transport, state->options.response_bypass && !state->options.stats &&
                                     !state->options.shrink_on_fault) {
   Restart();
@@ -27,7 +27,7 @@ void Negotiator::Restart() {
   coordinator_ =
       std::make_unique<Coordinator>(state_->size(), state_->options.coordinator, Clock::now());
   for (const std::string& post : posts) {
-    if (!IsJoinedPost(post)) NotePost(post);  // with numbers that ranks no longer have
+    if (!IsJoinedPost(post)) NotePost(post);  // those have ranks of the former group
   }
 }
 
@@ -44,8 +44,8 @@ bool Negotiator::Exchange(bool news) {
   return progress || messenger_->has_due() || (!bypass_.voted() && !pending_->ready_list().empty());
 }
 
-// What this rank has to say: as a vote, if what is expected is among it, else to the coordinator.
-// What it has beyond a vote waits until that is decided.
+// Announces requests: by a vote if they include what is expected, else to the coordinator. Anything
+// beyond a vote waits until the vote is decided.
 bool Negotiator::VoteOrAnnounce() {
   const ReadyList& ready_list = pending_->ready_list();
   if (ready_list.empty()) return false;
@@ -67,7 +67,7 @@ bool Negotiator::VoteOrAnnounce() {
   return true;
 }
 
-// Decides the vote at this position, if it is open, and does what is committed there.
+// Decides an open vote at this position, and executes the list if it was committed.
 void Negotiator::EndBypass() {
   if (bypass_.End() == Outcome::kCommitted) ExecutePredicted();
 }
@@ -85,7 +85,7 @@ void Negotiator::SendReadyList(const ReadyList& ready_list) {
   state_->Fail(messenger_->SendUp(ready_list));
 }
 
-// All have voted, this rank too.
+// All ranks have voted, including this one.
 void Negotiator::ExecutePredicted() {
   if (coordinator_ != nullptr) coordinator_->Predicted(bypass_.expected().back(), state_->now);
   state_->published->predicted.Add(1);
@@ -98,8 +98,9 @@ void Negotiator::ExecutePredicted() {
   RejectOutstanding();
 }
 
-// What is expected next may be something that this rank has told the coordinator before, together
-// with what has just come: it will not vote, and whoever has, or would, need not wait.
+// The next prediction may include something that this rank has already announced to the
+// coordinator, together with new requests: it will not vote, and no other rank should wait for its
+// vote.
 void Negotiator::RejectOutstanding() {
   if (state_->ok() && pending_->AnyOutstanding(bypass_.expected())) bypass_.End();
 }
@@ -114,7 +115,7 @@ void Negotiator::Handle(const ControlMessage& message) {
   if (!incoming.response_list.empty()) ExecuteResponseList(incoming.response_list);
 }
 
-// What this rank and those below it say, as far as it is due.
+// Forwards the announcements of this rank and its children that are due.
 bool Negotiator::ForwardDue() {
   const std::vector<Announcement> due = messenger_->TakeDue();
   if (due.empty()) return false;
@@ -134,8 +135,8 @@ void Negotiator::OnAnnouncement(const Announcement& announcement) {
   for (const int rank : announcement.ranks.ranks()) OnReadyList(rank, announcement.list);
 }
 
-// All ranks have what is expected, and the coordinator knows of nothing else: it would decide that,
-// for so many ranks and names.
+// All ranks have announced what is expected, and the coordinator has nothing else open: it would
+// make the same decision, at a cost that grows with ranks and names.
 bool Negotiator::AnswerUnanimous(const Announcement& announcement) {
   if (announcement.ranks.size() != state_->size() || !bypass_.IsExpected(announcement.list) ||
       !coordinator_->idle()) {
@@ -153,7 +154,7 @@ bool Negotiator::AnswerUnanimous(const Announcement& announcement) {
   return true;
 }
 
-// On rank 0, what `rank` says.
+// On rank 0: the announcements of `rank`.
 void Negotiator::OnReadyList(int rank, const ReadyList& ready_list) {
   if (state_->options.trace) {
     state_->options.trace(EngineOptions::Event::kReadyList, rank, Encode(ready_list));
@@ -178,14 +179,14 @@ void Negotiator::Coordinate() {
   for (const std::string& line : notices) {
     if (state_->options.log) state_->options.log(line);
   }
-  // A report of a stall, mostly: who waits hears that rank 0 is there (presence.h).
+  // Usually the report of a stall: it shows waiting ranks that rank 0 is alive (presence.h).
   if (!notices.empty() && state_->ok()) state_->Fail(messenger_->SendHeartbeat());
   if (state_->ok() && !response_list.empty()) Answer(std::move(response_list));
 }
 
-// On rank 0, all ranks.
+// On rank 0: answers all ranks.
 void Negotiator::Answer(ResponseList response_list) {
-  // A vote is committed before what stands in the response list, or not at all.
+  // A vote is committed before the response list is executed, or not at all.
   if (!response_list.responses.empty()) TellCoordinator();
   if (!state_->ok()) return;
   response_list.position = bypass_.position();
@@ -194,15 +195,15 @@ void Negotiator::Answer(ResponseList response_list) {
 }
 
 void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
-  // An error answers what every rank announces, those too that have not yet.
+  // An error answers the requests of every rank, including ranks that have not announced theirs.
   const bool unsaid = !response_list.errors.empty() && !pending_->ready_list().empty();
   if (unsaid || (bypass_.voted() && !response_list.responses.empty())) TellCoordinator();
   if (!state_->ok()) return;
   if (!response_list.responses.empty()) {
     if (response_list.position != bypass_.position()) {
       return state_->Fail(
-          Status(Code::kInternal, "rank " + std::to_string(state_->rank()) + " has agreed " +
-                                      std::to_string(bypass_.position()) + " times, and rank 0 " +
+          Status(Code::kInternal, "rank " + std::to_string(state_->rank()) + " is at agreement " +
+                                      std::to_string(bypass_.position()) + ", but rank 0 at " +
                                       std::to_string(response_list.position)));
     }
     bypass_.OnResponseList(response_list, pending_->names());
@@ -227,15 +228,15 @@ void Negotiator::Execute(const ResponseList& response_list) {
 }
 
 void Negotiator::ExecuteRest(const ResponseList& response_list) {
-  // Before the errors: one that the other ranks ran into after this rank had withdrawn answers its
-  // next request of that name.
+  // Before the errors: an error that the other ranks ran into after this rank's withdrawal answers
+  // its next request of that name.
   for (const Withdrawal& withdrawal : response_list.withdrawn) {
     NameTable::Entry* const entry = pending_->names().FindPending(withdrawal.name);
     if (withdrawal.rank != state_->rank() || entry == nullptr) continue;
     pending_->Complete(entry, Withdrawn(withdrawal.name));
   }
   for (const NamedError& error : response_list.errors) pending_->CompleteByError(error);
-  if (coordinator_ == nullptr) {  // rank 0 has counted its own
+  if (coordinator_ == nullptr) {  // rank 0 has already counted its own posts
     for (const std::string& post : response_list.posts) {
       state_->published->CountPost(post);
       if (IsJoinedPost(post)) messenger_->heartbeats().Begin(state_->now);

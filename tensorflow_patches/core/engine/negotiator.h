@@ -1,7 +1,8 @@
-// How this rank agrees with the others on what is done next: it says what it has, as a vote or in a
-// ready list, and does what response lists say. On rank 0 it has the coordinator.
+// How this rank agrees with the others on what to do next: it announces its requests, by a vote or
+// in a ready list, and executes response lists. On rank 0 it owns the coordinator.
 //
-// At one position a rank votes (bypass.h), or tells the coordinator. Communication thread.
+// At any one position a rank either votes (bypass.h) or tells the coordinator. Communication
+// thread.
 
 #ifndef TFMPI_CORE_ENGINE_NEGOTIATOR_H_
 #define TFMPI_CORE_ENGINE_NEGOTIATOR_H_
@@ -22,32 +23,32 @@ namespace tfmpi {
 
 class Negotiator {
  public:
-  // All outlive it. `history`: null unless the ranks go on without those that die.
+  // All outlive it. `history`: null unless the ranks continue after deaths.
   Negotiator(EngineState* state, PendingRequests* pending, Messenger* messenger, Executor* executor,
              History* history);
 
-  // Says what there is to say, hears what has come, and does what is agreed on. True if anything
-  // was done. `news`: the coordinator has some, beside messages.
+  // Sends announcements, receives messages and executes what is agreed. Returns whether it did
+  // anything. `news`: the coordinator may have something to decide even without messages.
   bool Exchange(bool news);
-  // All that is to be said. Nobody votes any more at the position where this ends.
+  // Sends all announcements. After it, no rank can commit a vote at the current position.
   void TellCoordinator();
-  // What this rank says to the coordinator.
+  // Sends an announcement of this rank to the coordinator.
   void SendReadyList(const ReadyList& ready_list);
-  // On rank 0: every rank is told so.
+  // On rank 0: the coordinator will send it to every rank.
   void NotePost(const std::string& post);
-  // What stands in a response list beside its responses.
+  // The entries of a response list other than its responses.
   void ExecuteRest(const ResponseList& response_list);
 
-  // In the group that the transport is of now: the coordinator is that of its first rank.
+  // For the group that the transport now has; its first rank gets a new coordinator.
   void Restart();
 
-  // The others' votes, which no message tells of, may have come.
+  // Whether the others' votes may have arrived; there is no message that says so.
   bool MayBeDecided() const { return bypass_.voted() && bypass_.Look() != Outcome::kOpen; }
   bool voted() const { return bypass_.voted(); }
-  // Agreements so far that were no mere posts.
+  // The number of agreements other than posts.
   uint64_t answers() const { return answers_; }
   const ResponseBypass& bypass() const { return bypass_; }
-  // Null but on rank 0.
+  // Null except on rank 0.
   const Coordinator* coordinator() const { return coordinator_.get(); }
 
  private:
@@ -73,7 +74,7 @@ class Negotiator {
   std::unique_ptr<Coordinator> coordinator_;  // rank 0 only
   ResponseBypass bypass_;
   uint64_t answers_ = 0;
-  // On rank 0, if the ranks go on without those that die: what the coordinator has not said yet.
+  // On rank 0, if the ranks continue after deaths: posts that the coordinator has not yet sent.
   std::deque<std::string> posts_under_way_;
 };
 

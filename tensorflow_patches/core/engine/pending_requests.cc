@@ -6,7 +6,7 @@
 namespace tfmpi {
 namespace {
 
-// The first of this name leaves.
+// Removes the first error of this name.
 bool TakeError(PendingRequests::Errors* errors, const std::string& name, Status* error) {
   const auto found = errors->find(name);
   if (found == errors->end()) return false;
@@ -29,7 +29,7 @@ void PendingRequests::Add(Submission&& submission) {
   if (entry->submissions.size() == 1) Announce(entry);
 }
 
-// Its first request becomes known to the coordinator with the next ready list.
+// The next ready list announces its first request to the coordinator.
 void PendingRequests::Announce(NameTable::Entry* entry) {
   Status error;
   if (TakeError(&former_errors_, entry->name, &error)) return Complete(entry, error);
@@ -45,8 +45,8 @@ void PendingRequests::Announce(NameTable::Entry* entry) {
     ready_list_.ready.push_back(id);
   }
   if (!TakeError(&early_errors_, entry->name, &error)) return;
-  // Said at once: the next request of this name must not share a message with this one, in which a
-  // number counts once and comes before every name.
+  // Sent at once: the next request of this name must not share a message with this one, since a
+  // message contains a number only once, and numbers before names.
   const std::string name = entry->name;
   if (state_->ok()) send_now_();
   if (NameTable::Entry* const pending = names_.FindPending(name)) Complete(pending, error);
@@ -58,7 +58,7 @@ void PendingRequests::Withdraw(Ticket ticket) {
   std::vector<Submission>& submissions = entry->submissions;
   if (submissions.front().ticket == ticket) {
     if (entry->withdrawn) return;
-    // Its data stays until the coordinator has answered: the ranks may be agreeing on it now.
+    // Its data stays until the coordinator has answered: the ranks may be about to agree on it.
     ready_list_.withdrawn.push_back(entry->name);
     entry->withdrawn = true;
     return;
@@ -86,7 +86,7 @@ void PendingRequests::Complete(NameTable::Entry* entry, const Status& status) {
   state_->idle_detector.Reset(state_->now);
   outstanding_ -= entry->outstanding;
   entry->outstanding = false;
-  // A wish to withdraw it that was not sent would be taken for one of the next request's.
+  // An unsent withdrawal would be taken for one of the next request.
   std::vector<std::string>& withdrawn = ready_list_.withdrawn;
   withdrawn.erase(std::remove(withdrawn.begin(), withdrawn.end(), entry->name), withdrawn.end());
   NameTable::Entry* const left = names_.TakeFirst(entry, &submission);

@@ -1,7 +1,7 @@
-// The requests of this rank that have not ended, and what the coordinator is to be told of them.
+// The unfinished requests of this rank, and what it has yet to announce to the coordinator.
 //
-// Of each name one request at a time is announced; the next is when that has ended. Callbacks of
-// requests run in Withdraw, Complete and CompleteAll. Communication thread.
+// For each name one request at a time is announced, the next when that has ended. Request callbacks
+// run in Withdraw, Complete and CompleteAll. Communication thread.
 
 #ifndef TFMPI_CORE_ENGINE_PENDING_REQUESTS_H_
 #define TFMPI_CORE_ENGINE_PENDING_REQUESTS_H_
@@ -18,38 +18,38 @@
 
 namespace tfmpi {
 
-// How a request of this name ends that was withdrawn.
+// The status with which a withdrawn request of this name ends.
 Status Withdrawn(const std::string& name);
 
 class PendingRequests {
  public:
-  // By name, in their order.
+  // By name, in order.
   using Errors = std::unordered_map<std::string, std::deque<Status>>;
 
-  // `state` outlives it. `send_now`: sends all that is to be said, by TakeReadyList.
+  // `state` outlives it. `send_now`: sends all announcements, which it gets from TakeReadyList.
   PendingRequests(EngineState* state, std::function<void()> send_now)
       : state_(state), send_now_(std::move(send_now)) {}
 
   void Add(Submission&& submission);
   void Withdraw(Ticket ticket);
-  // What data sets have made ahead, when this rank's script has ended: nobody will use it, and a
-  // peer whose data set has not come so far does not ask.
+  // Withdraws what data sets have requested ahead, when this rank's script has ended: the results
+  // are no longer needed, and a peer whose data set is not that far will not request them.
   void WithdrawAhead();
-  // The first request of the entry has ended. The entry may be gone after this.
+  // The first request of the entry has ended. This may delete the entry.
   void Complete(NameTable::Entry* entry, const Status& status);
   void CompleteAll(const Status& status);
-  // By an error that all ranks are told of: the pending request of this name, or else the next.
+  // An error sent to all ranks completes the pending request of this name, or else the next one.
   void CompleteByError(const NamedError& error);
 
-  // What is to be said next. Where this rank has voted it holds all that is expected.
+  // The next announcements. After a vote of this rank they include everything expected.
   ReadyList& ready_list() { return ready_list_; }
   const ReadyList& ready_list() const { return ready_list_; }
-  // It is said, to the coordinator.
+  // Takes them, to be sent to the coordinator.
   ReadyList TakeReadyList();
-  // Whether the coordinator has been told of one of these, and has not answered.
+  // Whether one of these has been announced to the coordinator and not been answered.
   bool AnyOutstanding(const std::vector<NameId>& names) const;
 
-  // A group of other ranks begins, which knows of nothing.
+  // For a new group of ranks, to which nothing has been announced.
   void Restart();
   void AnnounceAll();
 
@@ -67,9 +67,9 @@ class PendingRequests {
   NameTable names_;
   ReadyList ready_list_;
   int outstanding_ = 0;  // entries that are outstanding
-  // Agreed on for names that were not yet submitted here.
+  // For names that were not submitted here when the ranks agreed on the error.
   Errors early_errors_;
-  Errors former_errors_;  // of former groups, which nobody counts any more
+  Errors former_errors_;  // of former groups, which no coordinator counts any more
 };
 
 }  // namespace tfmpi

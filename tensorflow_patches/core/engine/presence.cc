@@ -16,9 +16,9 @@ void Presence::CheckPeer(int rank) {
   const Clock::duration limit = WithGrace(state_->options.coordinator.stall_timeout);
   if (messenger_->heartbeats().SilenceOf(rank) < limit) return;
   state_->Fail(Status(Code::kDeadlineExceeded,
-                      state_->Me() + ": nothing has been heard of rank " + std::to_string(rank) +
-                          " for longer than TF_MPI_STALL_TIMEOUT, while a rank waits for the "
-                          "others' scripts to end; its process is stopped or has died"));
+                      state_->Me() + ": rank " + std::to_string(rank) +
+                          " has been silent for longer than TF_MPI_STALL_TIMEOUT while a rank "
+                          "waits for the others' scripts to end; its process is stopped or dead"));
 }
 
 void Presence::CheckCoordinator() {
@@ -35,7 +35,7 @@ void Presence::CheckCoordinator() {
   if (timeout.count() > 0 && state_->now - since >= WithGrace(timeout)) {
     const int parent = messenger_->links().parent;
     const std::string by_way_of =
-        ", or that of rank " + std::to_string(parent) + ", by way of which it answers";
+        ", or that of rank " + std::to_string(parent) + ", through which it answers";
     return state_->Fail(Status(
         Code::kDeadlineExceeded,
         state_->Me() + ": rank 0 has not answered about '" + unanswered +
@@ -45,8 +45,8 @@ void Presence::CheckCoordinator() {
   ReportSilence(unanswered, since);
 }
 
-// Rank 0 gives a sign of life with each of its reports of what stalls. Rank 1 speaks for all that
-// hear none.
+// Rank 0 sends a heartbeat with each of its stall reports. Rank 1 reports the silence for all ranks
+// that receive none.
 void Presence::ReportSilence(const std::string& unanswered, TimePoint since) {
   const Clock::duration warning = state_->options.coordinator.stall_warning;
   if (state_->rank() != 1 || warning.count() == 0 || !state_->options.log) return;

@@ -1,5 +1,5 @@
-// Whether the ranks that this one waits for are still there: its peers, while some rank waits for
-// the others' ends (heartbeats.h), and rank 0, while it has not answered.
+// Whether the ranks that this one waits for are alive: its peers, while some rank waits for the
+// others' scripts to end (heartbeats.h), and rank 0, while it has not answered.
 //
 // Communication thread.
 
@@ -20,9 +20,9 @@ class Presence {
   Presence(EngineState* state, const PendingRequests* pending, Messenger* messenger)
       : state_(state), pending_(pending), messenger_(messenger) {}
 
-  // In each turn in which there is nothing else to do. Both may fail the engine.
+  // Call both in each turn in which there is nothing else to do. They may fail the engine.
   void CheckPeers();
-  // The coordinator reports stalls; this is for when it does not answer at all.
+  // The coordinator reports stalls; this detects that it does not answer at all.
   void CheckCoordinator();
 
  private:

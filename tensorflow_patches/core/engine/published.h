@@ -1,7 +1,7 @@
-// What the communication thread tells the other threads of this process: posts, the failure, the
-// group's generation, counts.
+// What the communication thread publishes to the other threads of this process: posts, the failure,
+// the generation of the group, and counters.
 //
-// Any thread reads; the communication thread alone writes, but for CountPost.
+// Any thread reads; only the communication thread writes, except for CountPost.
 
 #ifndef TFMPI_CORE_ENGINE_PUBLISHED_H_
 #define TFMPI_CORE_ENGINE_PUBLISHED_H_
@@ -17,7 +17,7 @@
 
 namespace tfmpi {
 
-// Every rank is told so of each rank that has joined; its number stands after a line break.
+// Posted to every rank for each rank that has joined; the rank follows a line break.
 constexpr char kJoinedPost[] = "joined";
 inline std::string JoinedPost(int rank) { return kJoinedPost + ("\n" + std::to_string(rank)); }
 inline bool IsJoinedPost(const std::string& post) {
@@ -35,18 +35,18 @@ class Counter {
 
 class Published {
  public:
-  // A key, and what is said with it after a line break. Any thread: on rank 0 the one that posts.
+  // A key, and its text after a line break. Any thread: on rank 0 the one that posts.
   void CountPost(const std::string& post);
-  // As if none had been.
+  // Resets the count of this key.
   void ForgetPosts(const std::string& key) {
     std::lock_guard<std::mutex> lock(mutex_);
     posts_.erase(key);
   }
-  // Of this key.
+  // The number of posts with this key.
   int64_t Posted(const std::string& key) const;
-  // What the `number`-th post of this key, from 0, said; "" if it said nothing.
+  // The text of post number `number` of this key, from 0; "" if it had none.
   std::string PostedValue(const std::string& key, int64_t number) const;
-  // Of any key.
+  // The number of posts with any key.
   uint64_t posts_heard() const { return posts_heard_; }
 
   void SetFailure(const Status& failure) {
@@ -58,11 +58,11 @@ class Published {
     return failure_;
   }
 
-  // How often the group has become another.
+  // The number of times that the group has changed.
   void BeginGeneration() { generation_.fetch_add(1, std::memory_order_release); }
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
-  // Whether what lies on GPUs is averaged by way of the hosts; -1: the ranks have not chosen yet.
+  // Whether data on GPUs is averaged through the hosts; -1: the ranks have not chosen yet.
   void SetGpusStaged(bool staged) { gpus_staged_ = staged ? 1 : 0; }
   int gpus_staged() const { return gpus_staged_; }
 
@@ -74,12 +74,12 @@ class Published {
  private:
   struct Posts {
     int64_t count = 0;
-    std::vector<std::string> said;  // by number; empty if none ever said anything
+    std::vector<std::string> said;  // by number; empty if no post had a text
   };
 
   mutable std::mutex mutex_;
   std::unordered_map<std::string, Posts> posts_;  // by key; guarded by mutex_
-  Status failure_;                                // too
+  Status failure_;                                // guarded by mutex_
   std::atomic<uint64_t> posts_heard_{0};
   std::atomic<uint64_t> generation_{0};
   std::atomic<int> gpus_staged_{-1};

@@ -9,7 +9,7 @@
 namespace tfmpi {
 
 void Recovery::CheckForDeaths() {
-  constexpr std::chrono::milliseconds kBetweenLooks{2};  // each asks MPI
+  constexpr std::chrono::milliseconds kBetweenLooks{2};  // each check calls MPI
   if (!state_->ok() || state_->now < checked_for_deaths_ + kBetweenLooks) return;
   checked_for_deaths_ = state_->now;
   if (parts_.transport->membership()->HasFailedRank()) {
@@ -22,7 +22,7 @@ Status Recovery::MapToCurrentGroup(Request* request) {
   if (signature.on_gpu) {
     return Status(Code::kFailedPrecondition,
                   "'" + request->name +
-                      "' is on a GPU, and TF_MPI_FAULT=shrink knows host memory only; set "
+                      "' is on a GPU, and TF_MPI_FAULT=shrink supports host memory only; set "
                       "TF_MPI_FAULT=abort");
   }
   if (signature.kind != OpKind::kBroadcast) return Status();
@@ -38,18 +38,18 @@ Status Recovery::MapToCurrentGroup(Request* request) {
   return Status();
 }
 
-// To end it on this rank only would make it meet the others' next broadcast of that name.
+// Failing it on this rank only would let it match the others' next broadcast of that name.
 Status Recovery::FailOrphanedBroadcast(Request* request, uint64_t group) {
   const auto root = static_cast<size_t>(request->signature.root);
-  if (!state_->ok()) {  // the meeting will hear of it, if there is one
+  if (!state_->ok()) {  // the regrouping, if there is one, learns of it
     request->signature.root = Request::kDeadRoot;
     return Status();
   }
   state_->FailForGood(
-      Status(Code::kUnavailable, "'" + request->name + "' cannot come: rank " +
+      Status(Code::kUnavailable, "'" + request->name + "' cannot complete: rank " +
                                      std::to_string(launch_ranks_[group][root]) + " of " +
                                      std::to_string(launch_ranks_[0].size()) +
-                                     " has died, and was to give the others what nobody else has"));
+                                     " has died, and only it had the data for the others"));
   return state_->failure;
 }
 
@@ -63,8 +63,8 @@ bool Recovery::RegroupSurvivors() {
   state_->interrupted = true;
   state_->failure = Status(Code::kUnavailable, "a rank has died");
   for (int ranks = state_->size(); status.ok(); --ranks) {
-    // Each time another one has died, or this is for another reason, of which there is no end.
-    if (ranks < 0) status = Status(Code::kInternal, "they do not come together");
+    // Each round another rank has died; more rounds than ranks means that something else fails.
+    if (ranks < 0) status = Status(Code::kInternal, "the survivors cannot regroup");
     std::unique_ptr<Transport> next;
     if (status.ok()) status = membership->Regroup(&next);
     if (!status.ok()) break;
@@ -81,14 +81,14 @@ bool Recovery::RegroupSurvivors() {
   }
   state_->FailForGood(
       Status(status.code(),
-             "a rank has died, and the others could not go on without it: " + status.message()));
+             "a rank has died, and the others could not continue without it: " + status.message()));
   return false;
 }
 
-// A rank that has said why it stops was not killed, though its process is gone.
+// A rank that has sent a reason for stopping was not killed, even if its process is gone.
 bool Recovery::ReceivedStopReason() {
   std::vector<ControlMessage> inbox;
-  parts_.transport->Receive(&inbox);  // whatever has failed, some may be there
+  parts_.transport->Receive(&inbox);  // after any failure there may be messages
   for (const ControlMessage& sealed : inbox) {
     std::string bytes;
     parts_.messenger->Unseal(sealed, &bytes);
@@ -133,19 +133,19 @@ std::string Recovery::DescribeDeaths(const Regrouping& regrouping) const {
          (dead.size() == 1 ? " has died" : " have died");
 }
 
-// They cannot go on; "" if they can.
+// Why they cannot continue; "" if they can.
 std::string Recovery::ReasonToStop(const Regrouping& regrouping) const {
   for (const Report& report : regrouping.reports) {
     const bool orphaned = std::any_of(report.roots.begin(), report.roots.end(),
                                       [&](int32_t root) { return regrouping.NewRank(root) < 0; });
-    // To end it on some ranks only would make them meet others' next broadcast of that name.
-    if (orphaned) return "was to give the others what nobody else has";
+    // Failing it on some ranks only would let it match the others' next broadcast of that name.
+    if (orphaned) return "only it had the data for the others";
     if (!report.needs_all.empty()) return report.needs_all;
   }
   return "";
 }
 
-// The same on all ranks that are left.
+// The same on all survivors.
 void Recovery::ContinueWith(std::unique_ptr<Transport> next, const Regrouping& regrouping) {
   const std::string deaths = DescribeDeaths(regrouping);
   const std::string why_not = ReasonToStop(regrouping);
@@ -171,14 +171,14 @@ void Recovery::ContinueWith(std::unique_ptr<Transport> next, const Regrouping& r
   const size_t left = regrouping.reports.size();
   const std::string doing = state_->script_state->Snapshot().doing;
   state_->options.log(deaths + (doing.empty() ? "" : ", in " + doing) + "; " +
-                      std::to_string(left) + (left == 1 ? " rank goes on" : " ranks go on") +
-                      ", and averages are over these. All of them have what was averaged before (" +
+                      std::to_string(left) + (left == 1 ? " rank continues" : " ranks continue") +
+                      ", and averages are now over these. All of them have all earlier averages (" +
                       std::to_string(regrouping.most_done - regrouping.least_done) +
-                      " results were passed on); this one now has rank 0" +
-                      (begun != regrouping.most_done ? ", and was behind" : ""));
+                      " results were passed on); this process is now rank 0" +
+                      (begun != regrouping.most_done ? " and was behind" : ""));
 }
 
-// What others have done, and this rank has not.
+// Replays what other ranks have executed and this rank has not.
 void Recovery::CatchUp(const Regrouping& regrouping) {
   uint64_t number = regrouping.least_done;
   for (const Unit& unit : regrouping.missing) {
@@ -198,8 +198,8 @@ void Recovery::Replay(const Unit& unit) {
   }
 }
 
-// What was to be withdrawn is, as nobody knows of it any more; who gives a broadcast has another
-// number.
+// Completes withdrawals that were not answered, since the new coordinator does not know them, and
+// maps the roots of broadcasts to their new ranks.
 void Recovery::CompleteWithdrawn(const Regrouping& regrouping) {
   std::vector<std::string> withdrawn;
   const uint64_t next_generation = next_ranks_.size() + 1;
@@ -218,10 +218,10 @@ void Recovery::CompleteWithdrawn(const Regrouping& regrouping) {
   }
 }
 
-// In the group that the transport is of now.
+// In the group that the transport now has.
 void Recovery::RestartInNewGroup() {
   state_->published->BeginGeneration();
-  state_->published->ForgetPosts(kJoinedPost);  // with numbers that ranks no longer have
+  state_->published->ForgetPosts(kJoinedPost);  // they contain ranks of the former group
   parts_.messenger->Restart();
   parts_.pending->Restart();
   history_->Restart();

@@ -1,8 +1,8 @@
-// Going on without ranks that have died: those that are left meet, do alike what some of them have
-// done of what was agreed, and begin anew as a smaller group with what is still pending.
+// Continuing without ranks that have died: the survivors regroup, execute what some of them have
+// already executed, and restart as a smaller group with the requests that are still pending.
 //
-// docs/decisions/053. What a rank has handed to its kernels is in its history with its result, so
-// that those that had not come so far get the same bits; what nobody has done is nobody's, and is
+// docs/decisions/053. A result that a rank has already handed to its kernels is in its history, so
+// ranks that were not that far get the same bits. What no rank has executed is discarded and
 // announced again. Communication thread.
 
 #ifndef TFMPI_CORE_ENGINE_RECOVERY_H_
@@ -24,7 +24,7 @@
 
 namespace tfmpi {
 
-// What of an engine begins anew with a group of other ranks. All outlive the recovery.
+// The parts of an engine that restart in a new group. All outlive the recovery.
 struct RestartableParts {
   SwitchableTransport* transport;
   RecoverableReduction* reduction;
@@ -42,12 +42,12 @@ class Recovery {
     for (int rank = 0; rank < state->size(); ++rank) launch_ranks_[0].push_back(rank);
   }
 
-  // In each turn: a death that no operation has run into fails the engine, too.
+  // In each turn: a death that no operation has noticed fails the engine, too.
   void CheckForDeaths();
-  // With all ranks that live: where one has died, or when every script has ended. True if they
-  // have, and the loop ends.
+  // Collective over all living ranks, after a death or when every script has ended. Returns true
+  // if every script has ended; the loop then ends.
   bool RegroupSurvivors();
-  // A request that has come may have been made before a rank died.
+  // A request may have been created before a rank died; adapts it to the current group.
   Status MapToCurrentGroup(Request* request);
 
  private:
@@ -66,10 +66,10 @@ class Recovery {
   const RestartableParts parts_;
   History* const history_;
   TimePoint checked_for_deaths_;
-  // By generation that has ended and rank in it: the rank in the next; -1: it has died.
+  // By former generation and rank in it: the rank in the next generation; -1: it has died.
   std::vector<std::vector<int>> next_ranks_;
-  // By generation, the last of which lives, and rank in it: the launcher's number, by which users
-  // know it.
+  // By generation, the last of which is the current one, and rank in it: the rank that the launcher
+  // assigned, which users know.
   std::vector<std::vector<int>> launch_ranks_;
 };
 

@@ -1,5 +1,5 @@
-// What traces (timeline.h) and counters (stats.h) are told of requests on their way through the
-// engine. Nothing is recorded, and little is done, unless someone asked for either.
+// Records requests in traces (timeline.h) and counters (stats.h) as they pass through the engine.
+// Costs next to nothing unless one of the two is enabled.
 
 #ifndef TFMPI_CORE_ENGINE_REQUEST_NOTES_H_
 #define TFMPI_CORE_ENGINE_REQUEST_NOTES_H_
@@ -13,23 +13,23 @@
 
 namespace tfmpi {
 
-// Any thread: they are about to enter the queue.
+// Any thread: the requests are about to enter the queue.
 void NoteSubmitted(std::vector<Request>* requests);
 
-// The communication thread's; the engine owns it.
+// Owned by the engine, used on the communication thread.
 class ResponseNotes {
  public:
   // `stats` outlives it.
   explicit ResponseNotes(CommunicationStats* stats) : stats_(stats) {}
 
   void ResponseListBegins(const ResponseList& response_list);
-  // To be kept until the response has ended.
+  // Keep the span until the response has ended.
   Span ResponseBegins(const std::vector<FusionEntry>& entries);
 
  private:
   CommunicationStats* const stats_;
-  TimePoint agreed_;     // of the response list under way
-  uint32_t number_ = 0;  // of the response under way
+  TimePoint agreed_;     // of the current response list
+  uint32_t number_ = 0;  // of the current response
 };
 
 }  // namespace tfmpi

@@ -14,7 +14,7 @@ namespace tfmpi {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenLooks{200};
-// Of one processor: threads that wake up to look at a clock use less.
+// Share of one processor. Threads that wake up only to check a clock use less.
 constexpr double kMaxShare = 0.05;
 
 double Seconds(clockid_t clock) {
@@ -23,8 +23,8 @@ double Seconds(clockid_t clock) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Of a thread of this process, as the kernel writes it: 'S' sleeps. '?': not known, or one that
-// looks at the others, too (tests have several ranks in a process).
+// The state of a thread of this process as the kernel reports it: 'S' sleeps. '?': unknown, or an
+// engine's communication thread (tests have several ranks in one process).
 char StateOf(const char* thread) {
   char path[64], line[256];
   std::snprintf(path, sizeof path, "/proc/self/task/%.20s/stat", thread);
@@ -32,7 +32,7 @@ char StateOf(const char* thread) {
   if (file == nullptr || std::fgets(line, sizeof line, file.get()) == nullptr) return '?';
   const std::string text(line);
   if (text.find("(tf_mpi_comm)") != std::string::npos) return '?';
-  const size_t end = text.rfind(") ");  // of its name
+  const size_t end = text.rfind(") ");  // the end of its name
   return end == std::string::npos || end + 2 >= text.size() ? '?' : text[end + 2];
 }
 
@@ -88,7 +88,7 @@ bool IdleDetector::IsIdleFor(TimePoint now, Clock::duration patience) {
   if (!measured_ || between >= kBetweenLooks) {
     const Usage usage = Measure();
     const double most = kMaxShare * std::chrono::duration<double>(between).count();
-    // After a pause this thread may have been held up, and the others with it.
+    // After a pause this thread, and others with it, may have been held up.
     const bool nothing = measured_ && between < 5 * kBetweenLooks &&
                          usage.blocks == usage_.blocks && usage.seconds - usage_.seconds <= most &&
                          !OtherThreadsRun();
@@ -109,7 +109,7 @@ IdleDetector::Usage IdleDetector::Measure() {
   return usage;
 }
 
-// Whether another thread could run, or waits for a disk.
+// Whether another thread is runnable or waits for a disk.
 bool IdleDetector::OtherThreadsRun() {
   const std::unique_ptr<DIR, int (*)(DIR*)> threads(opendir("/proc/self/task"), closedir);
   if (threads == nullptr) return false;

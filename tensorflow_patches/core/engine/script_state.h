@@ -1,5 +1,5 @@
-// What this rank's script does while the ranks wait, and what it needs of them: what it says
-// itself, and what its process shows.
+// What this rank's script does while the ranks wait, and what it needs from them: what it reports
+// itself, and what can be observed of its process.
 
 #ifndef TFMPI_CORE_ENGINE_SCRIPT_STATE_H_
 #define TFMPI_CORE_ENGINE_SCRIPT_STATE_H_
@@ -17,28 +17,28 @@ namespace tfmpi {
 // Any thread.
 class ScriptState {
  public:
-  // For people: "fit() of model 'm', epoch 2"; empty: nothing is known.
+  // For people: "fit() of model 'm', epoch 2"; empty: unknown.
   void SetDoing(const std::string& doing);
-  // How many steps of that have been done; 0: it has none. Written by the script's thread alone.
+  // The number of steps done in it; 0: it has no steps. Only the script's thread writes it.
   std::atomic<int64_t>* steps() { return &steps_; }
 
-  // The script's only thread that uses the engine waits for a file of rank 0, though it knows of so
-  // many posts. Said again after each look at them.
+  // The script's only thread that uses the engine waits for a file of rank 0 and has seen this many
+  // posts. Called again each time it has looked at new posts.
   void BeginFileWait(const std::string& file, uint64_t posts, bool has_no_gradients);
   void EndFileWait();
 
-  // More than one thread of the script uses the engine: what one waits for says nothing.
+  // Several threads of the script use the engine, so what one of them waits for proves nothing.
   void SetSeveralThreads(bool several) { several_threads_ = several; }
   bool several_threads() const { return several_threads_; }
 
   WaitState Snapshot() const;
 
-  // Not empty: what the script does, and what cannot go on with other ranks.
+  // Not empty: what the script does, and why it cannot continue with fewer ranks.
   void SetNeedsAll(const std::string& why);
   std::string needs_all() const;
 
-  // The others have averaged a gradient while this rank had none to give (WaitState): it may give
-  // no more until its variables are theirs again.
+  // The others have averaged a gradient while this rank had none (WaitState): it may not contribute
+  // gradients again until its variables equal theirs.
   void CountMissedGradient() { ++missed_gradients_; }
   void ClearMissedGradients() { missed_gradients_ = 0; }
   uint64_t missed_gradients() const { return missed_gradients_; }
@@ -53,21 +53,22 @@ class ScriptState {
   std::string needs_all_;
 };
 
-// Whether the process does nothing: no processor time but the communication thread's, no thread
-// that could run, nothing read or written. A script that sleeps is still, too.
+// Whether the process does nothing: no processor time except the communication thread's, no other
+// runnable thread, nothing read or written. A script that sleeps is idle, too.
 //
 // Communication thread.
 class IdleDetector {
  public:
-  // Something has come or gone: the idle time starts over.
+  // There was activity: the idle time starts over.
   void Reset(TimePoint now);
-  // Whether it has lasted so long. To be asked often; looks a few times in a second.
+  // Whether the process has been idle for `patience`. Call it often; it samples a few times a
+  // second.
   bool IsIdleFor(TimePoint now, Clock::duration patience);
 
  private:
   struct Usage {
-    double seconds = 0;  // of processor time, but the calling thread's
-    int64_t blocks = 0;  // read and written, page faults included
+    double seconds = 0;  // of processor time, without the calling thread's
+    int64_t blocks = 0;  // read and written, including page faults
   };
   static Usage Measure();
   static bool OtherThreadsRun();

@@ -11,7 +11,7 @@ void WaitStateReporter::Restart() {
 }
 
 WaitState WaitStateReporter::CurrentWaitState() {
-  // Shorter waits need no word.
+  // Shorter waits are not reported.
   constexpr std::chrono::milliseconds kLong{300};
   const ScriptState& script_state = *state_->script_state;
   WaitState wait_state = script_state.Snapshot();

@@ -1,5 +1,5 @@
-// Tells the coordinator what this rank waits for, where that lasts: it finds ranks that wait for
-// one another, and goes on without those that have no gradients to give.
+// Reports to the coordinator what this rank waits for, if the wait lasts: the coordinator detects
+// ranks that wait for one another, and continues without those that have no gradients.
 //
 // Communication thread.
 
@@ -18,13 +18,13 @@ class WaitStateReporter {
   WaitStateReporter(EngineState* state, const PendingRequests* pending, Negotiator* negotiator)
       : state_(state), pending_(pending), negotiator_(negotiator) {}
 
-  // In each turn in which there is nothing else to do. Tells, and returns true, if the coordinator
-  // does not know. No word of it is a vote, or ends one.
+  // Call it in each turn in which there is nothing else to do. Sends a report, and returns true, if
+  // the coordinator does not know the state. Such a report is never a vote and ends none.
   bool ReportWaitState();
-  // Before anything else is said: the coordinator must hear that a wait is over before it hears
-  // what comes after it.
+  // Call it before other announcements: the coordinator must learn that a wait is over before it
+  // receives what follows.
   void ReportWaitEnd();
-  // The coordinator is another one, and knows nothing.
+  // For a new coordinator, which has no reports.
   void Restart();
 
  private:
@@ -34,8 +34,8 @@ class WaitStateReporter {
   const PendingRequests* const pending_;
   Negotiator* const negotiator_;
   WaitState reported_;
-  int64_t asked_ = 0;     // so often had rank 0 asked, when it was told last, what the ranks do
-  TimePoint checked_at_;  // when this rank looked at that last
+  int64_t asked_ = 0;     // the posts of kRank0Waits at the time of the last report
+  TimePoint checked_at_;  // the time of the last check
 };
 
 }  // namespace tfmpi

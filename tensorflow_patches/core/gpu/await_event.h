@@ -1,4 +1,4 @@
-// How the communication thread, which alone may, waits for a GPU.
+// How the communication thread, the only one that may, waits for a GPU.
 
 #ifndef TFMPI_CORE_GPU_AWAIT_EVENT_H_
 #define TFMPI_CORE_GPU_AWAIT_EVENT_H_
@@ -11,8 +11,8 @@
 
 namespace tfmpi {
 
-// Until `event` has ended. Fails where the GPU has failed, or `watch`, which is called while it has
-// not ended; at the deadline with what `late` returns, as kDeadlineExceeded.
+// Waits until `event` has ended. Fails if the GPU has failed, or if `watch` fails, which is called
+// meanwhile. At the deadline returns kDeadlineExceeded with the message of `late`.
 template <typename Late, typename Watch>
 Status AwaitEvent(Gpu* gpu, GpuEvent event, TimePoint deadline, const Late& late,
                   const Watch& watch) {
@@ -39,13 +39,13 @@ Status AwaitEvent(Gpu* gpu, GpuEvent event, TimePoint deadline, const Late& late
   return AwaitEvent(gpu, event, deadline, late, [] { return Status(); });
 }
 
-// Reasons to be late.
+// Messages for `late`.
 inline std::string NotCome(const std::string& what, const Gpu& gpu) {
-  return what + " has not come from " + gpu.description() +
-         ", which is busy with what was enqueued before, or stands still";
+  return what + " has not arrived from " + gpu.description() +
+         ", which is busy with earlier work, or hangs";
 }
 inline std::string StandsStill(const Gpu& gpu) {
-  return gpu.description() + " is busy with what was enqueued before, or stands still";
+  return gpu.description() + " is busy with earlier work, or hangs";
 }
 
 }  // namespace tfmpi

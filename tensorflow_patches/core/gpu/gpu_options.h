@@ -1,4 +1,4 @@
-// How reductions of what lies on GPUs are to be done.
+// The options for reductions of data on GPUs.
 
 #ifndef TFMPI_CORE_GPU_GPU_OPTIONS_H_
 #define TFMPI_CORE_GPU_GPU_OPTIONS_H_
@@ -21,18 +21,18 @@ struct GpuOptions {
   BetweenNodes between;
   std::string nccl_library = "libnccl.so.2";
   bool shares_gpu = false;  // NCCL_MULTI_RANK_GPU_ENABLE, as NCCL will read it
-  bool cray_gpus = false;  // MPICH_GPU_SUPPORT_ENABLED: only then does Cray's MPI take their memory
-  // Tests: smaller.
+  bool cray_gpus = false;   // MPICH_GPU_SUPPORT_ENABLED: Cray's MPI requires it for GPU memory
+  // Tests use smaller chunks.
   size_t staged_chunk_bytes = kGpuChunkBytes;
   size_t shared_chunk_bytes = kSharedGpuChunkBytes;
   size_t mpi_chunk_bytes = kGpuToGpuChunkBytes;
-  // A line for people, once, on the communication thread.
+  // Prints a line for people, once, on the communication thread.
   std::function<void(const std::string&)> log;
-  // When the ranks have chosen, there too: whether all is staged.
+  // Called on the communication thread when the ranks have chosen: whether everything is staged.
   std::function<void(bool staged)> chosen;
 
-  // In place of NCCL, for tests: what this rank says of itself, and what makes its collectives, of
-  // its node or of all ranks.
+  // For tests, instead of NCCL: what this rank reports, and a factory of its collectives, for its
+  // node or for all ranks.
   std::function<DeviceFacts(const Gpu& gpu)> facts;
   std::function<Status(Gpu* gpu, std::unique_ptr<DeviceCollectives>* made)> make;
 };

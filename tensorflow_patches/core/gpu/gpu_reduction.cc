@@ -12,10 +12,10 @@
 namespace tfmpi {
 namespace {
 
-// Ranks that share a GPU leave each other room on it.
+// Ranks that share a GPU limit themselves so that others can run on it, too.
 constexpr int kSharedCtas = 8;
 
-// DeviceFacts on their way.
+// DeviceFacts as sent to other ranks.
 struct Record {
   char gpu[246];
   uint8_t shares_gpu;
@@ -74,7 +74,7 @@ Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
     if (!status.ok()) return status;
     if (direct_ == nullptr) {
       reason = choice.way == DeviceWay::kShared ? "not " + reason
-               : choice.way == DeviceWay::kMpi  ? "MPI says that it is CUDA-aware, and is not"
+               : choice.way == DeviceWay::kMpi  ? "MPI reports that it is CUDA-aware but is not"
                                                 : "NCCL did not start";
       reason += why_not;
       const bool must =
@@ -92,7 +92,8 @@ Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
   return Status();
 }
 
-// Each rank of a node copies once where all ranks of all nodes can: they exchange alike.
+// Chunks are copied once only if that is possible on all nodes, so that all ranks exchange the same
+// way.
 Status GpuReduction::ShareBuffers(Gpu* own, TimePoint deadline, std::string* reason) {
   std::unique_ptr<NodeBuffers> buffers;
   std::string why;
@@ -104,7 +105,7 @@ Status GpuReduction::ShareBuffers(Gpu* own, TimePoint deadline, std::string* rea
   if (!status.ok() || all) return status;
   staged_.Unshare();
   *reason +=
-      "; each chunk is copied twice there, for the ranks of a node share no memory with "
+      "; each chunk is copied twice there, because the ranks of a node cannot share memory with "
       "their GPUs: " +
       (why.empty() ? "another rank cannot" : why);
   return status;
@@ -117,7 +118,7 @@ DeviceFacts GpuReduction::FactsOf(const GpuMemory* own) {
   facts.gpu = own->gpu->description();
   facts.shares_gpu = options_.shares_gpu;
   if (options_.wanted == DeviceTransport::kStaged) return facts;
-  // Cray's library says what it was built for.
+  // Cray's library reports the capability it was built with, whether or not it is enabled.
   const bool is_cray = transport_->description().find("CRAY") != std::string::npos;
   facts.cuda_aware = transport_->gpu_messages() != nullptr && (!is_cray || options_.cray_gpus);
   if (options_.wanted == DeviceTransport::kMpi) return facts;
@@ -187,7 +188,7 @@ Status GpuReduction::MakeHierarchical(const GpuMemory& own, bool shares, TimePoi
   const Status status = MakeNccl(own, /*in_node=*/true, shares, deadline, &inside);
   if (!status.ok()) return status;
   Transport* const rail = transport_->rail();
-  if (rail == nullptr) return Status(Code::kUnavailable, "no rail leads to the other nodes");
+  if (rail == nullptr) return Status(Code::kUnavailable, "there is no rail to the other nodes");
   *made = std::make_unique<HierarchicalCollectives>(
       own.gpu, std::move(inside), transport_->topology(), rail, options_.staged_chunk_bytes);
   return status;
@@ -202,7 +203,7 @@ Status GpuReduction::MakeNccl(const GpuMemory& own, bool in_node, bool shares, T
   options.size = in_node ? topology.local_size : topology.size;
   options.deadline = deadline;
   options.max_ctas = shares ? kSharedCtas : 0;
-  // One rank of the group makes it.
+  // One rank of the group creates the id.
   const int first = in_node ? topology.node_first : 0;
   Status failed;
   if (topology.rank == first) failed = NewNcclId(nccl_, &options.id);
@@ -210,7 +211,7 @@ Status GpuReduction::MakeNccl(const GpuMemory& own, bool in_node, bool shares, T
   if (!told.ok()) return told;
   if (failed.ok()) failed = ContextOf(own.stream, &options.driver, &options.context);
   bool all = false;
-  const Status agreed = Agree(failed.ok(), &all, deadline);  // else the others would wait for it
+  const Status agreed = Agree(failed.ok(), &all, deadline);  // or the others would wait for it
   if (!agreed.ok()) return agreed;
   if (!failed.ok()) return failed;
   if (!all) return Status(Code::kUnavailable, "another rank cannot start it");

@@ -1,10 +1,10 @@
-// Carries out responses whose tensors lie on GPUs: among the GPUs where they can (NCCL), on the one
-// that all ranks share, by an MPI that takes memory of GPUs, else staged through the hosts.
+// Executes responses whose tensors are on GPUs: among the GPUs if possible (NCCL), on the one GPU
+// that all ranks share, by an MPI that supports GPU memory, or else staged through the hosts.
 //
-// The ranks choose once, together, at the first allreduce of this kind: a rank says which GPU it
-// has, which NCCL it finds and what its MPI takes, and all judge alike (core/device/choice.h). A
-// response that not all ranks take part in, or of a type that cannot go so, is staged all the same.
-// Communication thread only.
+// The ranks choose once, together, at the first such allreduce: each rank reports its GPU, its NCCL
+// and the support of its MPI, and all apply the same rule (core/device/choice.h). A response in
+// which not all ranks take part, or of an unsupported type, is staged nevertheless. Communication
+// thread only.
 
 #ifndef TFMPI_CORE_GPU_GPU_REDUCTION_H_
 #define TFMPI_CORE_GPU_GPU_REDUCTION_H_
@@ -22,7 +22,7 @@
 
 namespace tfmpi {
 
-// Called by all ranks: `data` becomes that of rank `first`, which may be another one in each node.
+// Called by all ranks: replaces `data` by that of rank `first`, which may differ between nodes.
 Status TellFromFirst(Transport* transport, int first, void* data, size_t bytes, TimePoint deadline);
 
 class GpuReduction {
@@ -32,18 +32,17 @@ class GpuReduction {
         options_(std::move(options)),
         staged_(transport, options_.staged_chunk_bytes) {}
 
-  // As Fusion::Allreduce, whose result is multiplied by `scale`.
+  // Like Fusion::Allreduce, with the result multiplied by `scale`.
   Status Allreduce(const std::vector<FusionEntry>& entries, int contributors, double scale,
                    TimePoint deadline);
   Status Broadcast(const FusionEntry& entry, TimePoint deadline) {
     return staged_.Broadcast(entry, deadline);
   }
-  // Of what is under way; see DirectReduction.
+  // For work in flight; see DirectReduction.
   Status Check(TimePoint now) { return direct_ != nullptr ? direct_->Check(now) : Status(); }
-  // By all ranks, before they end together: what each still reads of another's memory has been read
-  // when it returns.
+  // Called by all ranks before they end together. On return no rank still reads another's memory.
   Status Drain(TimePoint deadline);
-  // After a failure.
+  // To be called after a failure.
   void Abort() {
     if (direct_ != nullptr) direct_->Abort();
   }
@@ -52,16 +51,16 @@ class GpuReduction {
   Status Choose(const GpuMemory* own, TimePoint deadline);
   DeviceFacts FactsOf(const GpuMemory* own);
   Status Gather(const DeviceFacts& own, std::vector<DeviceFacts>* all, TimePoint deadline);
-  // Sets direct_ on all ranks, or on none and says why.
+  // Sets direct_ on all ranks, or on none and returns the reason.
   Status MakeDirect(DeviceWay way, const GpuMemory& own, bool shares, TimePoint deadline,
                     std::string* why_not);
-  // Of the ranks of this node, or of all.
+  // For the ranks of this node, or for all.
   Status MakeNccl(const GpuMemory& own, bool in_node, bool shares, TimePoint deadline,
                   std::unique_ptr<DeviceCollectives>* made);
   Status ShareBuffers(Gpu* own, TimePoint deadline, std::string* reason);
   Status MakeHierarchical(const GpuMemory& own, bool shares, TimePoint deadline,
                           std::unique_ptr<DeviceCollectives>* made);
-  // Whether all ranks say so.
+  // Whether all ranks agree.
   Status Agree(bool well, bool* all, TimePoint deadline);
 
   Transport* const transport_;
@@ -69,7 +68,7 @@ class GpuReduction {
   StagedReduction staged_;
   bool has_chosen_ = false;
   Nccl nccl_ = {};
-  std::unique_ptr<DirectReduction> direct_;  // null: all is staged
+  std::unique_ptr<DirectReduction> direct_;  // null: everything is staged
 };
 
 }  // namespace tfmpi

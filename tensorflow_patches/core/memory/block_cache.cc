@@ -11,18 +11,18 @@
 namespace tfmpi {
 namespace {
 
-constexpr size_t kPage = BlockCache::kAlignment;  // a large one
-// Of a block of fewer bytes too much of its last large page would be unused.
+constexpr size_t kPage = BlockCache::kAlignment;  // a large page
+// A smaller block would waste too much of its last large page.
 constexpr size_t kMinLarge = 2 * kPage;
 constexpr size_t kSmallUnit = size_t{64} << 10;
 
 size_t RoundedTo(size_t unit, size_t bytes) { return (bytes + unit - 1) / unit * unit; }
 size_t Rounded(size_t bytes) { return RoundedTo(bytes >= kMinLarge ? kPage : kSmallUnit, bytes); }
 
-// A block may lie on so many mappings in all, of the 65,530 that the kernel gives a process.
+// The number of mappings that all blocks may use, of the 65,530 that the kernel allows a process.
 constexpr size_t kMaxMappings = size_t{1} << 14;
 
-// `bytes` are rounded; null if there are none.
+// `bytes` must be a multiple of the page size. Null if there is no memory.
 char* Map(size_t bytes) {
   void* const all =
       mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -33,7 +33,7 @@ char* Map(size_t bytes) {
   if (before != 0) munmap(start, before);
   if (before != kPage) munmap(start + before + bytes, kPage - before);
   const bool large = bytes >= kMinLarge;
-  madvise(start + before, bytes, large ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);  // a wish
+  madvise(start + before, bytes, large ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);  // only advice
   return start + before;
 }
 
@@ -68,8 +68,8 @@ void* BlockCache::Allocate(size_t bytes, TimePoint now) {
   return block;
 }
 
-// The smallest that fits and is not much larger; of equals the one that was freed last, which may
-// still be in a cache.
+// Returns the smallest block that fits and is not much larger; of several equal ones the one freed
+// last, which may still be in a cache.
 char* BlockCache::TakeWaiting(size_t bytes) {
   auto best = waiting_.end();
   for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
@@ -84,9 +84,9 @@ char* BlockCache::TakeWaiting(size_t bytes) {
   return block;
 }
 
-// Fills the beginning of a block that was just mapped with large pages of those that wait,
-// of the one freed last first, which a step that goes round in circles needs last: so many bytes,
-// or as many as there are. False, with some of them lost, if the kernel refuses.
+// Fills the beginning of a newly mapped block with large pages of waiting blocks, starting with the
+// one freed last, which a repeating step needs last: `bytes`, or as many as there are. False if the
+// kernel refuses; some of the pages are then lost.
 bool BlockCache::MoveWaitingPages(size_t bytes, Block* to) {
   size_t moved = 0;
   for (auto after = waiting_.end(); after != waiting_.begin() && moved < bytes;) {
@@ -115,7 +115,7 @@ bool BlockCache::MoveWaitingPages(size_t bytes, Block* to) {
 }
 
 bool BlockCache::Free(void* block, TimePoint now) {
-  if (reinterpret_cast<uintptr_t>(block) % kPage != 0) return false;  // most are not of this cache
+  if (reinterpret_cast<uintptr_t>(block) % kPage != 0) return false;  // most are not from here
   std::lock_guard<std::mutex> lock(mutex_);
   const auto it = in_use_.find(block);
   if (it == in_use_.end()) return false;

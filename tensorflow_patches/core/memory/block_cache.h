@@ -1,12 +1,11 @@
-// Large blocks of memory that come back: what one step frees, the next step gets.
+// A cache of large blocks of memory: the next step gets what the last one has freed.
 //
-// glibc gives a large block back to the kernel when it is freed, and gets it anew, page by page and
-// full of zeros, for the next step: of 100 MB of gradients that takes longer than averaging them.
-// Here a freed block waits for its next use, from 4 MB on large pages. Blocks in use and waiting
-// are little more than were once in use at a time: where none that waits has the size asked for,
-// and there is no room for another, the pages of those that wait move to a new large one (mremap),
-// which the kernel need not fill with zeros. What has waited for long goes when the next is asked
-// for.
+// glibc returns a large block to the kernel when it is freed, and gets a new one, zeroed page by
+// page, for the next step. For 100 MB of gradients that takes longer than averaging them. Here a
+// freed block waits to be reused; from 4 MB on it consists of large pages. The total size is little
+// more than the largest size once in use: if no waiting block has the requested size, and there is
+// no room for another, the pages of waiting blocks are moved to a new large block (mremap), which
+// the kernel need not zero. Blocks that have waited long are released at the next request.
 //
 // Any thread. Owns all blocks; those that are not freed stay until the process ends.
 
@@ -25,24 +24,25 @@ namespace tfmpi {
 
 class BlockCache {
  public:
-  // Smaller blocks are malloc's affair, which keeps them.
+  // Smaller blocks are left to malloc, which does keep them.
   static constexpr size_t kMinBytes = size_t{1} << 20;
   static constexpr size_t kAlignment = size_t{2} << 20;
-  // So much more than was once in use at a time may wait, at most half of that: the sizes of a step
-  // take turns, and each would else be made of another's pages every time.
+  // The limit for waiting blocks beyond the largest size once in use, and at most half of that. The
+  // sizes of a step alternate; without it each would be made of another's pages every time.
   static constexpr size_t kMaxSpare = size_t{256} << 20;
-  // Of a block that nobody asks for.
+  // How long a block waits to be reused.
   static constexpr std::chrono::seconds kLongestWait{30};
 
   explicit BlockCache(size_t most_spare = kMaxSpare) : most_spare_(most_spare) {}
 
-  // Aligned to kAlignment, its contents undefined; null if it is too small for here, or there is no
+  // Aligned to kAlignment, uninitialized; null if it is too small for the cache, or there is no
   // memory.
   void* Allocate(size_t bytes, TimePoint now);
-  // False if `block` is not of this cache.
+  // False if `block` is not from this cache.
   bool Free(void* block, TimePoint now);
 
-  // Around a fork, on the thread that forks, so that the child finds the cache whole and unlocked.
+  // Called around a fork, on the thread that forks, so that the child's cache is intact and
+  // unlocked.
   void BeforeFork() { mutex_.lock(); }
   void AfterFork() { mutex_.unlock(); }
 
@@ -53,10 +53,10 @@ class BlockCache {
   struct Block {
     char* start;
     size_t bytes;
-    // The bytes of each, in order. The kernel does not join those whose pages were moved, and moves
-    // one at a time.
+    // The sizes of its mappings, in order. The kernel does not merge mappings whose pages were
+    // moved, and moves one at a time.
     std::vector<size_t> mappings;
-    TimePoint since;  // it waits
+    TimePoint since;  // when it was freed
   };
 
   char* TakeWaiting(size_t bytes);

@@ -1,4 +1,4 @@
-// Memory that an operation which has failed may still write to.
+// Memory to which a failed operation may still write.
 
 #ifndef TFMPI_CORE_MEMORY_LEAKED_MEMORY_H_
 #define TFMPI_CORE_MEMORY_LEAKED_MEMORY_H_
@@ -10,8 +10,8 @@
 
 namespace tfmpi {
 
-// Keeps `memory` to the end of the process: MPI has no way to take back an operation that a dead
-// rank has left half done, and says of none that it will not write any more. Any thread.
+// Keeps `memory` until the process ends: MPI cannot cancel an operation that a dead rank has left
+// incomplete, and gives no guarantee that it will not write any more. Any thread.
 template <typename T, typename Deleter>
 void KeepUntilExit(std::unique_ptr<T, Deleter> memory) {
   static auto* const mutex = new std::mutex;

@@ -14,7 +14,7 @@ struct FreeMemory {
 };
 using LineMemory = std::unique_ptr<char, FreeMemory>;
 
-// `bytes` and what is left of the last line.
+// Rounds `bytes` up to whole cache lines.
 inline LineMemory NewLineMemory(size_t bytes) {
   constexpr size_t kLine = 64;
   return LineMemory(

@@ -13,9 +13,9 @@ namespace {
 constexpr std::chrono::seconds kPatience{60};
 constexpr int kMinPings = 8;
 constexpr int kMaxPings = 200;
-constexpr int64_t kQuick = 100'000;  // ns there and back
+constexpr int64_t kQuick = 100'000;  // ns for a round trip
 constexpr size_t kPathBytes = 4096;
-// Of all ranks' events together, since every rank receives them on their way to rank 0.
+// For the events of all ranks together, since every rank receives all of them in the allgather.
 constexpr size_t kMaxGathered = size_t{256} << 20;
 
 struct Wishes {
@@ -28,8 +28,8 @@ int64_t SteadyNanoseconds() {
       .count();
 }
 
-// The next message, whoever sent it. Sleeps meanwhile: on a busy core a process that polls is kept
-// from running for milliseconds at a time, one that was waiting is not.
+// Receives the next message from any rank. Sleeps meanwhile: on a busy core, a process that polls
+// is preempted for milliseconds at a time, and one that was asleep is not.
 Status AwaitMessage(Transport* transport, TimePoint deadline, std::string* bytes) {
   std::vector<ControlMessage> inbox;
   while (true) {
@@ -37,7 +37,7 @@ Status AwaitMessage(Transport* transport, TimePoint deadline, std::string* bytes
     if (!status.ok()) return status;
     if (!inbox.empty()) break;
     if (Clock::now() >= deadline) {
-      return Status(Code::kDeadlineExceeded, "a rank did not answer when clocks were compared");
+      return Status(Code::kDeadlineExceeded, "a rank did not answer when the clocks were compared");
     }
     transport->Wait(std::chrono::milliseconds(10), true, [] { return false; });
   }
@@ -48,7 +48,7 @@ Status AwaitMessage(Transport* transport, TimePoint deadline, std::string* bytes
 constexpr char kQuestion[] = "?";
 constexpr char kEnough[] = ".";
 
-// On rank 0: exchanges messages with `peer`, until one was quick.
+// On rank 0: exchanges messages with `peer` until one of them is quick.
 Status Ping(Transport* transport, int peer, const std::function<int64_t()>& now, TimePoint deadline,
             int64_t* offset) {
   int64_t quickest = INT64_MAX;
@@ -60,7 +60,8 @@ Status Ping(Transport* transport, int peer, const std::function<int64_t()>& now,
     if (!status.ok()) return status;
     const int64_t received = now();
     int64_t theirs = 0;
-    if (answer.size() != sizeof theirs) return Status(Code::kInternal, "a clock's odd answer");
+    if (answer.size() != sizeof theirs)
+      return Status(Code::kInternal, "invalid reply to a clock message");
     std::memcpy(&theirs, answer.data(), sizeof theirs);
     if (received - sent < quickest) {
       quickest = received - sent;
@@ -93,7 +94,7 @@ RankEvents OwnEvents(const Topology& topology, const Observation& observation) {
   return {topology.rank, HostName(), observation.clock_offset, TakeEvents()};
 }
 
-// Every rank's `own`, of any length, in rank order.
+// Gathers every rank's `own`, of any length, in rank order.
 Status AllgatherStrings(Transport* transport, const std::string& own, TimePoint deadline,
                         std::vector<std::string>* all) {
   const int size = transport->topology().size;
@@ -148,7 +149,7 @@ Status MeasureClockOffset(Transport* transport, const std::function<int64_t()>& 
     const Status status = Answer(transport, now, deadline);
     if (!status.ok()) return status;
   }
-  // Also keeps the engines' first messages out of what rank 0 receives here.
+  // This also keeps the engines' first messages apart from what rank 0 receives here.
   const Status status =
       transport->Broadcast(offsets.data(), offsets.size() * sizeof offsets[0], 0, deadline);
   *offset = offsets[topology.rank];

@@ -8,12 +8,13 @@
 namespace tfmpi {
 namespace {
 
-// A script that averages under a new name each time has no steps that could be told apart.
+// A script that averages under a new name each time has no recognizable steps.
 constexpr size_t kMaxNames = size_t{1} << 16;
 
 }  // namespace
 
-// How long some gradient was outstanding, up to `time`, which is not before the present interval.
+// How long some gradient was outstanding until `time`, which must not be before the current
+// interval.
 Clock::duration CommunicationStats::Busy(TimePoint time) const {
   const TimePoint until = outstanding_ > 0 ? time : std::min(time, busy_until_);
   return busy_before_ + std::max(until - busy_since_, Clock::duration::zero());
@@ -26,7 +27,7 @@ void CommunicationStats::NoteSubmission(const Request& request) {
     ++numbers_.steps;
   }
   numbers_.gradients += Tensors(request.signature);
-  // It may have been handed in while the communication thread still ended the one before.
+  // It may have been submitted while the communication thread was completing the previous one.
   if (outstanding_ == 0 && time > busy_until_) {
     busy_before_ += busy_until_ - busy_since_;
     busy_since_ = busy_until_ = time;
@@ -35,7 +36,7 @@ void CommunicationStats::NoteSubmission(const Request& request) {
   busy_at_last_submit_ = std::max(busy_at_last_submit_, Busy(time));
 }
 
-// True for what begins a step: the first gradient of all, and one that came in this step already.
+// Whether this gradient begins a step: the first one ever, or one that this step has already had.
 bool CommunicationStats::ComesAgain(const std::string& name) {
   if (last_step_.size() >= kMaxNames && last_step_.count(name) == 0) return false;
   uint64_t& last = last_step_[name];  // 0: never

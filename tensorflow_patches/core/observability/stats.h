@@ -1,7 +1,7 @@
-// What communication cost one rank, counted for TF_MPI_STATS.
+// What communication costs one rank, counted for TF_MPI_STATS.
 //
-// Owned by the engine, fed by its communication thread alone, read when that has ended. Off, each
-// call is one test of a bool.
+// Owned by the engine, updated on its communication thread only, read after that has ended. When
+// off, each call tests one bool.
 
 #ifndef TFMPI_CORE_OBSERVABILITY_STATS_H_
 #define TFMPI_CORE_OBSERVABILITY_STATS_H_
@@ -15,33 +15,34 @@
 
 namespace tfmpi {
 
-// Plain data: travels between ranks of one build as it is.
+// Plain data, sent unchanged between ranks of one build.
 struct RankStats {
-  uint64_t steps = 0;       // of training; a step ends where a gradient comes once more
+  uint64_t steps = 0;       // of training; a step ends when a gradient appears again
   uint64_t gradients = 0;   // tensors
-  uint64_t requests = 0;    // of one tensor or several, that ended well
-  uint64_t waits = 0;       // requests that `wait` sums over
-  uint64_t operations = 0;  // agreed operations carried out
+  uint64_t requests = 0;    // that ended with ok, of one tensor or several
+  uint64_t waits = 0;       // the number of requests in `wait`
+  uint64_t operations = 0;  // agreed operations that were executed
   uint64_t bytes = 0;       // of the requests' tensors
-  uint64_t rounds = 0;      // response lists that let something begin
+  uint64_t rounds = 0;      // response lists with responses
   uint64_t messages_sent = 0;
   uint64_t messages_received = 0;
-  uint64_t message_bytes = 0;  // of those sent
-  // Allreduces by size: bucket i holds those of at most 4 KB * 4^i, the last all larger ones.
+  uint64_t message_bytes = 0;  // sent
+  // Allreduces by size: bucket i contains those of at most 4 KB * 4^i, the last all larger ones.
   std::array<uint64_t, 9> by_bytes = {};
-  // Allreduces by tensors fused: bucket i holds those of 2^i to 2^(i+1) - 1.
+  // Allreduces by tensors fused: bucket i contains those of 2^i to 2^(i+1) - 1.
   std::array<uint64_t, 12> by_tensors = {};
-  // Seconds. A gradient is outstanding from its submission to its end.
+  // In seconds. A gradient is outstanding from its submission until it is complete.
   double exposed = 0;  // some gradient outstanding, and no more to come in this step
-  double hidden = 0;   // some gradient outstanding, while others of the step were still computed
-  double wait = 0;     // sum over requests, from submission until all ranks had agreed
+  double hidden = 0;   // some gradient outstanding while others of the step were still computed
+  double wait = 0;     // sum over requests, from submission until all ranks agreed
   double pack = 0, reduce = 0, unpack = 0, apply = 0;
 };
 
-// Rank 0's: which rank was the last to be ready, how often, and how long the others had waited.
+// On rank 0, for each rank: how often it was the last to be ready, and how long others waited for
+// it.
 struct LastReady {
   uint64_t times = 0;
-  double seconds = 0;  // since the last but one, summed
+  double seconds = 0;  // sum of the times since the last but one was ready
 };
 
 class CommunicationStats {
@@ -72,7 +73,7 @@ class CommunicationStats {
   void Received() { numbers_.messages_received += on_; }
   void ResponseList(bool starts_something) { numbers_.rounds += on_ && starts_something; }
 
-  // Ends the step under way and adds the time of the stages (timeline.h).
+  // Ends the current step and adds the times of the stages (timeline.h).
   RankStats Finish(TimePoint now);
 
  private:
@@ -87,16 +88,16 @@ class CommunicationStats {
 
   const bool on_;
   RankStats numbers_;
-  std::unordered_map<std::string, uint64_t> last_step_;  // of each gradient; from 1
+  std::unordered_map<std::string, uint64_t> last_step_;  // by gradient; from 1
 
-  // Time in which some gradient is outstanding: of intervals that are over, and the present one.
+  // Time in which some gradient is outstanding: of past intervals, and the current one.
   Clock::duration busy_before_{0};
-  TimePoint busy_since_, busy_until_;  // busy_until_ holds when outstanding_ is 0
+  TimePoint busy_since_, busy_until_;  // busy_until_ is valid if outstanding_ is 0
   int outstanding_ = 0;
   Clock::duration busy_at_step_begin_{0}, busy_at_last_submit_{0};
 };
 
-// A JSON object for people's tools and Python: {"ranks": [{...}], "last_ready": [{...}]}.
+// A JSON object for tools and for Python: {"ranks": [{...}], "last_ready": [{...}]}.
 std::string FormatStats(const std::vector<RankStats>& ranks, const std::vector<LastReady>& last);
 
 }  // namespace tfmpi

@@ -21,21 +21,21 @@ int64_t Nanoseconds(TimePoint time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
-// Events that come one after the other on a thread: what is dropped at a time.
+// The number of consecutive events of a thread that are dropped at a time.
 constexpr size_t kBlockEvents = 1024;
 constexpr size_t kMaxBlocks = kMaxEvents / kBlockEvents;
-// Names beyond this are looked through: those that no kept event has are dropped.
+// After this many new names, those that no kept event uses are dropped.
 constexpr uint32_t kMaxNewNames = 1 << 15;
 
-// Of one thread. The lock is the owner's but for TakeEvents and DropOldest, so it is free when the
-// owner wants it. Taken after the recorder's, if both are.
+// The events of one thread. Only TakeEvents and DropOldest take the lock besides the owner, so it
+// is usually free. If both are needed, the recorder's lock is taken first.
 struct Buffer {
   std::mutex mutex;
   std::string name;
-  std::deque<std::vector<Event>> blocks;  // guarded by mutex; none is empty, the last grows
+  std::deque<std::vector<Event>> blocks;  // guarded by mutex; none is empty, the last one grows
 };
 
-// Of the process; never destroyed, since threads may record while it exits.
+// One per process; never destroyed, since threads may record while the process exits.
 struct Recorder {
   std::mutex mutex;
   std::vector<std::unique_ptr<Buffer>> buffers;  // guarded by mutex, as all up to `generation`
@@ -45,8 +45,8 @@ struct Recorder {
   std::unordered_map<std::string, uint32_t> ids = {{"", 0}};
   std::map<uint32_t, std::vector<std::string>> parts;
   uint32_t next_id = 1;
-  uint32_t looked_through = 0;  // next_id, when names were dropped last
-  // How often names were dropped: what threads know of them is no longer so.
+  uint32_t looked_through = 0;  // next_id when names were last dropped
+  // The number of times that names were dropped: the names that threads have cached become invalid.
   std::atomic<uint32_t> generation{0};
   std::atomic<int64_t> nanoseconds[kNumStages] = {};
 };
@@ -67,8 +67,8 @@ Buffer* NewBuffer() {
   return recorder.buffers.back().get();
 }
 
-// Under the recorder's lock: names that no event has, but for new ones, whose events may be under
-// way.
+// Requires the recorder's lock. Drops names that no event uses, except new ones, whose events may
+// still be recorded.
 void DropNames(Recorder* recorder) {
   if (recorder->next_id - recorder->looked_through < kMaxNewNames) return;
   std::unordered_set<uint32_t> used = {0};
@@ -92,12 +92,12 @@ void DropNames(Recorder* recorder) {
   recorder->generation.fetch_add(1, std::memory_order_relaxed);
 }
 
-// The number of `name`. A thread asks the others' table once for each name.
+// The number of `name`. A thread looks each name up in the shared table only once.
 uint32_t NumberOf(std::string_view name) {
   if (name.empty() || (Recording() & kRecordEvents) == 0) return 0;
   thread_local std::unordered_map<std::string, uint32_t> known;
   thread_local uint32_t known_generation = 0;
-  thread_local std::string key;  // keeps its memory from call to call
+  thread_local std::string key;  // keeps its memory between calls
   Recorder& recorder = GetRecorder();
   if (known_generation != recorder.generation.load(std::memory_order_relaxed)) known.clear();
   key.assign(name);
@@ -111,7 +111,7 @@ uint32_t NumberOf(std::string_view name) {
   return it->second;
 }
 
-// Under the recorder's lock, when all there may be are full: the block of all that is oldest.
+// Requires the recorder's lock, when the number of blocks is at its limit. Drops the oldest block.
 void DropOldest(Recorder* recorder) {
   Buffer* oldest = nullptr;
   int64_t first = INT64_MAX;
@@ -153,7 +153,7 @@ void Keep(const Event& event) {
   ++recorder.blocks;
 }
 
-// The names that `events` have, numbered anew.
+// Copies the names that `events` use, renumbered.
 void TakeNames(const Recorder& recorder, Events* events) {
   std::unordered_map<uint32_t, uint32_t> numbers = {{0, 0}};
   events->names = {""};

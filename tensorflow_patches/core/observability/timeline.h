@@ -1,9 +1,9 @@
 // Where the time goes: what each thread of this process did, and when.
 //
-// Any thread records; each has a buffer of its own, so none waits for another. One recorder per
-// process, off until StartRecording; then a Span costs two reads of the clock, and before that one
-// relaxed atomic load. Memory is bounded: when it is full, the oldest events are counted and
-// dropped, for what is looked for is near the end.
+// Any thread records. Each has its own buffer, so none waits for another. There is one recorder per
+// process. It is off until StartRecording; a Span then costs two reads of the clock, and before
+// that one relaxed atomic load. Memory is bounded: when it is full, the oldest events are counted
+// and dropped, since the interesting ones are usually near the end.
 
 #ifndef TFMPI_CORE_OBSERVABILITY_TIMELINE_H_
 #define TFMPI_CORE_OBSERVABILITY_TIMELINE_H_
@@ -20,14 +20,14 @@
 namespace tfmpi {
 
 enum class Stage : uint8_t {
-  kSubmit = 0,    // a thread of TensorFlow hands a tensor to the engine
+  kSubmit = 0,    // a thread of TensorFlow submits a tensor to the engine
   kWait = 1,      // from there until all ranks have agreed on it
-  kResponse = 2,  // communication thread: all of one agreed operation; holds the next three
+  kResponse = 2,  // communication thread: one agreed operation; contains the next three
   kPack = 3,
   kReduce = 4,  // inside the transport
   kUnpack = 5,
   kApply = 6,  // the stock kernel
-  kInput = 7,  // for a batch, of whoever has asked a pipeline for it
+  kInput = 7,  // waiting for a batch that was requested from an input pipeline
 };
 inline constexpr int kNumStages = 8;
 const char* Name(Stage stage);
@@ -41,7 +41,7 @@ extern std::atomic<uint32_t> g_recording;
 }  // namespace internal
 
 inline uint32_t Recording() { return internal::g_recording.load(std::memory_order_relaxed); }
-// `what`: bits as above. Before other threads record.
+// `what`: bits as above. Call it before other threads record.
 void StartRecording(uint32_t what);
 
 struct Event {
@@ -55,38 +55,38 @@ struct Event {
 
 struct ThreadEvents {
   std::string name;
-  std::vector<Event> events;  // in the order in which they ended
+  std::vector<Event> events;  // in the order of their ends
 };
 
-// All that one process has recorded.
+// Everything that one process has recorded.
 struct Events {
   std::vector<std::string> names;
-  // What travels under one name, for names that stand for several tensors.
+  // The tensors of names that represent several.
   std::map<uint32_t, std::vector<std::string>> parts;
   std::vector<ThreadEvents> threads;
   uint64_t dropped = 0;
 };
 
-// For what begins and ends on different threads; a Span is for the rest. On the thread whose track
-// it belongs to.
+// For what begins and ends on different threads; otherwise use Span. Call it on the thread to whose
+// track the event belongs.
 void Record(Stage stage, std::string_view name, uint64_t bytes, uint32_t group, TimePoint start,
             TimePoint end);
 
-// `name` stands for these tensors. Again where it may have been forgotten.
+// `name` represents these tensors. Call it again whenever the name may have been dropped.
 void RecordParts(std::string_view name, const std::vector<std::string>& parts);
 
-// A copy of all that was recorded so far.
+// A copy of everything recorded so far.
 Events TakeEvents();
 // Seconds spent in a stage so far, over all threads.
 double SecondsIn(Stage stage);
 
-// At most this many events are kept per process, the last ones (10 MB).
+// At most this many events are kept per process, the latest ones (10 MB).
 inline constexpr uint64_t kMaxEvents = uint64_t{1} << 18;
 
 // Records its own lifetime.
 class Span {
  public:
-  // `name` is read here, not later.
+  // `name` is only read in the constructor.
   explicit Span(Stage stage, std::string_view name = {}, uint64_t bytes = 0, uint32_t group = 0) {
     if (Recording() != 0) Begin(stage, name, bytes, group);
   }

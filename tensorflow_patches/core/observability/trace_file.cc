@@ -13,7 +13,7 @@ namespace tfmpi {
 namespace {
 
 constexpr char kCommunicationThread[] = "tf_mpi_comm";
-constexpr size_t kMaxNamesShown = 64;  // of one response
+constexpr size_t kMaxNamesShown = 64;  // per response
 
 // ---------------------------------------------------------------- bytes
 
@@ -70,14 +70,14 @@ class Reader {
   size_t at_ = 0;
 };
 
-// The time before which events are left out, so that the last `most` are kept.
+// The time before which events are left out, so that the last `most` remain.
 int64_t CutTime(const Events& events, size_t most) {
   std::vector<int64_t> ends;
   for (const ThreadEvents& thread : events.threads) {
     for (const Event& event : thread.events) ends.push_back(event.end);
   }
   if (ends.size() <= most) return INT64_MIN;
-  const size_t last = ends.size() - most - 1;  // of those that are left out
+  const size_t last = ends.size() - most - 1;  // of the events that are left out
   std::nth_element(ends.begin(), ends.begin() + static_cast<int64_t>(last), ends.end());
   return ends[last] + 1;
 }
@@ -118,7 +118,7 @@ std::string Size(uint64_t bytes) {
   return text;
 }
 
-// Tracks of a process.
+// The tracks of a process.
 constexpr int kStepsTrack = 0;
 constexpr int kCommunicationTrack = 1;
 constexpr int kInputTrack = 2;
@@ -170,7 +170,7 @@ class RankWriter {
     Line(json + ",\"dur\":" + Microseconds(end - start) + ",\"args\":{" + args + "}}");
   }
 
-  // What each response held: a wait knows the request's name and the number of the response.
+  // The names of each response: a wait knows the request's name and the number of the response.
   void CollectGroups() {
     for (const ThreadEvents& thread : rank_.events.threads) {
       for (const Event& event : thread.events) {
@@ -207,8 +207,8 @@ class RankWriter {
     }
   }
 
-  // Those of `events` that belong to the input's track, or to their thread's, as they begin. The
-  // longer of two that begin together first: it holds the other.
+  // The events that belong to the input track, or to their thread's own, by start time. Of two with
+  // the same start the longer one comes first, since it contains the other.
   static void Append(const std::vector<Event>& events, bool input, std::vector<Event>* sorted) {
     std::copy_if(events.begin(), events.end(), std::back_inserter(*sorted),
                  [input](const Event& event) { return (event.stage == Stage::kInput) == input; });
@@ -217,7 +217,7 @@ class RankWriter {
     });
   }
 
-  // Whatever threads tf.data has used to wait: one row.
+  // tf.data waits on several threads; their waits share one row.
   void WriteInput() {
     std::vector<Event> waits;
     for (const ThreadEvents& thread : rank_.events.threads) Append(thread.events, true, &waits);
@@ -249,7 +249,7 @@ class RankWriter {
     return stage == Stage::kSubmit || stage == Stage::kApply ? "tensorflow" : "communication";
   }
 
-  // Waits overlap, so they are asynchronous events: a pair with an id of its own.
+  // Waits overlap, so they are asynchronous events: a begin and an end with a common id.
   void WriteWait(const Event& event, int track) {
     char id[40];
     std::snprintf(id, sizeof id, "\"0x%x%08x\"", static_cast<unsigned>(rank_.rank), ++waits_);
@@ -271,7 +271,7 @@ class RankWriter {
     return it != groups_.end() ? it->second : *kNone;
   }
 
-  // The transport's other operations say so.
+  // The name of an operation of the transport includes its kind.
   std::string NameOfSpan(const Event& event) const {
     const bool named = event.stage == Stage::kReduce && event.name != 0;
     return named ? NameOf(event.name) : Name(event.stage);

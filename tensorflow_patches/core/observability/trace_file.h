@@ -1,9 +1,9 @@
 // A trace of all ranks in one file: the Trace Event Format, which Perfetto and chrome://tracing
 // open.
 //
-// A process per rank; in it a track of steps, one of the communication thread, one of waits
-// for input, one per other thread, and the waits for peers, which overlap. Encode and Decode carry
-// a rank's events to rank 0; all functions are pure but WriteTrace. Any thread.
+// Each rank is a process in it, with a track of steps, one of the communication thread, one of
+// waits for input, one for every other thread, and the waits for peers, which overlap. Encode and
+// Decode transfer a rank's events to rank 0. All functions except WriteTrace are pure. Any thread.
 
 #ifndef TFMPI_CORE_OBSERVABILITY_TRACE_FILE_H_
 #define TFMPI_CORE_OBSERVABILITY_TRACE_FILE_H_
@@ -19,11 +19,11 @@ namespace tfmpi {
 struct RankEvents {
   int rank = 0;
   std::string host;
-  int64_t clock_offset = 0;  // ns that this rank's clock is ahead of rank 0's
+  int64_t clock_offset = 0;  // ns by which this rank's clock is ahead of rank 0's
   Events events;
 };
 
-// At most about `most_bytes`: the first events are left out, and counted as dropped.
+// At most about `most_bytes`: the earliest events are left out, and counted as dropped.
 std::string Encode(const RankEvents& events, size_t most_bytes);
 bool Decode(const std::string& bytes, RankEvents* events);
 

@@ -33,7 +33,7 @@ std::vector<Step> FindSteps(const Events& events) {
     ++steps.back().gradients;
   }
   if (steps.empty()) return steps;
-  // What began between a step's first submission and the next one's belongs to it.
+  // What begins between a step's first submission and that of the next step belongs to it.
   const auto step_of = [&steps](int64_t time) {
     auto next = std::upper_bound(steps.begin(), steps.end(), time,
                                  [](int64_t t, const Step& step) { return t < step.first_submit; });
@@ -56,7 +56,7 @@ std::vector<Step> FindSteps(const Events& events) {
   for (size_t i = 0; i < steps.size(); ++i) {
     Step& step = steps[i];
     step.end = std::max({step.end, step.last_submit, step.last_response});
-    if (i + 1 < steps.size()) {  // steps that overlap are cut, so that spans nest
+    if (i + 1 < steps.size()) {  // overlapping steps are cut, so that spans nest
       step.end = std::min(step.end, steps[i + 1].first_submit);
       step.last_response = std::min(step.last_response, step.end);
       steps[i + 1].begin = step.end;

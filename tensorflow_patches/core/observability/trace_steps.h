@@ -1,4 +1,4 @@
-// Where the steps of training lie in what a rank has recorded. Pure; any thread.
+// Finds training steps in the events of a rank. Pure; any thread.
 
 #ifndef TFMPI_CORE_OBSERVABILITY_TRACE_STEPS_H_
 #define TFMPI_CORE_OBSERVABILITY_TRACE_STEPS_H_
@@ -9,16 +9,16 @@
 
 namespace tfmpi {
 
-// One training step as its gradients show it, ns.
+// One training step as seen from its gradients, in ns.
 struct Step {
-  int64_t begin = 0;         // the end of the step before; of the first step, its first submission
-  int64_t first_submit = 0;  // of a gradient; what comes before is data and forward pass
-  int64_t last_submit = 0;   // the backward pass has ended
+  int64_t begin = 0;         // the end of the previous step, or the first submission
+  int64_t first_submit = 0;  // of a gradient; before it come data and the forward pass
+  int64_t last_submit = 0;   // the end of the backward pass
   int64_t last_response = 0;
-  int64_t end = 0;  // of its last response and last stock kernel
+  int64_t end = 0;  // the end of its last response and last stock kernel
   int gradients = 0;
 };
-// A step ends where a gradient is handed in once more.
+// A step ends when a gradient is submitted again.
 std::vector<Step> FindSteps(const Events& events);
 
 }  // namespace tfmpi

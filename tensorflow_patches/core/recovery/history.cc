@@ -11,7 +11,7 @@ void Append(const void* data, size_t bytes, std::string* to) {
   if (bytes != 0) to->append(static_cast<const char*>(data), bytes);
 }
 
-// Null at the end, or if it is cut off.
+// Null at the end, or if the input is truncated.
 const char* Next(const std::string& from, size_t* at, uint64_t* length) {
   if (from.size() - *at < sizeof *length) return nullptr;
   std::memcpy(length, from.data() + *at, sizeof *length);
@@ -44,7 +44,7 @@ void History::Restart() {
   done_ = 0;
 }
 
-// Memory given back to the kernel costs its page faults again.
+// Memory returned to the kernel costs its page faults again.
 Result History::Take(size_t bytes) {
   constexpr size_t kSlack = 4;  // a small result does not keep the memory of a large one
   Result result;

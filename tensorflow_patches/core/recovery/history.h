@@ -1,9 +1,9 @@
-// What this rank has done of what all ranks have agreed on, in its order, and the results: for
-// ranks that had not come so far when another died.
+// What this rank has executed of what the ranks have agreed on, in order, with the results: for
+// ranks that were not that far when another one died.
 //
-// A unit is one response, or what stands in a response list beside its responses. All ranks do the
-// same units in the same order, so a number says how far a rank has come. An operation to which
-// every rank contributes tells that all have done what was before it, which is then forgotten.
+// A unit is one response, or the other entries of a response list. All ranks execute the same units
+// in the same order, so a number says how far a rank is. An operation to which every rank
+// contributes proves that all ranks have executed everything before it, which is then deleted.
 // Communication thread.
 
 #ifndef TFMPI_CORE_RECOVERY_HISTORY_H_
@@ -19,7 +19,7 @@
 
 namespace tfmpi {
 
-// A result as it has travelled, alike on all ranks.
+// A result in wire form, the same on all ranks.
 struct Result {
   LineMemory memory;
   size_t bytes = 0;
@@ -32,22 +32,22 @@ struct Unit {
 
 class History {
  public:
-  // So many units have been done. The numbers of those that are still known are (first, done].
+  // The number of units executed. The history contains those with the numbers (first, done].
   uint64_t done() const { return done_; }
   uint64_t first() const { return done_ - units_.size(); }
-  // Of all results that are known.
+  // The size of all results in the history.
   size_t bytes() const { return bytes_; }
 
-  // `meets_all`: every rank has done what was before it.
+  // `meets_all`: every rank has executed all units before it.
   void Add(Unit unit, bool meets_all);
-  // All ranks have done all of this.
+  // All ranks have executed all of this.
   void Forget();
-  // A group begins: nothing has been done in it.
+  // For a new group, in which nothing has been executed.
   void Restart();
-  // Memory for a result; from units that were forgotten, where it fits.
+  // Memory for a result; taken from deleted units where it fits.
   Result Take(size_t bytes);
 
-  // The units after `number`, which is not before first(), in bytes; and from bytes.
+  // The units after `number`, which must not be before first(), as bytes; and the reverse.
   std::string EncodeAfter(uint64_t number) const;
   static bool Decode(const std::string& bytes, std::deque<Unit>* units);
 

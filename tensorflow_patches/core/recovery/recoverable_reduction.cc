@@ -13,7 +13,7 @@
 namespace tfmpi {
 namespace {
 
-// By rank, of the rows of one response.
+// By rank: the bytes of the rows in one response.
 std::vector<size_t> BytesByRank(const Signature& signature, const std::vector<int64_t>& rows) {
   const size_t row_bytes = RowBytes(signature);
   std::vector<size_t> bytes;
@@ -25,7 +25,7 @@ size_t Total(const std::vector<size_t>& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
 }
 
-// All ranks know all rows, so that all decide alike.
+// All ranks know all row counts, so all decide the same.
 bool IsBeyondLimit(const Signature& signature, const std::vector<int64_t>& rows) {
   const int64_t limit = signature.kind == OpKind::kSparseAllgather ? signature.row_limit : -1;
   return limit >= 0 && std::accumulate(rows.begin(), rows.end(), int64_t{0}) > limit;
@@ -65,7 +65,7 @@ Status RecoverableReduction::TrimHistory(TimePoint deadline) {
   if (history_.bytes() <= kMaxBytes && history_.done() - history_.first() <= kMaxUnits) {
     return Status();
   }
-  // All ranks begin this.
+  // All ranks take part in this.
   auto one = std::make_unique<int64_t>(1);
   const Status status = transport_->Allreduce(one.get(), one.get(),
                                               {1, DataType::kInt64, ReduceOp::kSum, 1}, deadline);
@@ -101,7 +101,7 @@ Status RecoverableReduction::Collect(const Response& response,
 
 Status RecoverableReduction::Factors(const std::vector<FusionEntry>& entries, int contributors,
                                      TimePoint deadline, std::vector<double>* factors) {
-  // What rounding makes of weights that are right; the average stays what it is, to the bit.
+  // Correct weights differ by rounding errors only; then the average keeps every bit.
   constexpr double kWeightTolerance = 1e-5;
   factors->assign(entries.size(), 1.0);
   if (!divides_by_weights_) return Status();

@@ -1,7 +1,7 @@
-// Carries out one agreed response so that it can be done again, or finished for a rank that died
-// halfway: until the result is whole nothing is written that a request owns, and then it is kept.
+// Executes one agreed response such that it can be repeated, or completed for a rank that died
+// halfway: memory of a request is written only after the result is complete, which is then kept.
 //
-// In the place of Fusion where ranks go on without those that die. It costs a copy of each tensor.
+// Replaces Fusion where the ranks continue after deaths. It costs a copy of each tensor.
 // Communication thread.
 
 #ifndef TFMPI_CORE_RECOVERY_RECOVERABLE_REDUCTION_H_
@@ -21,25 +21,25 @@ class RecoverableReduction {
   // It outlives it.
   explicit RecoverableReduction(Transport* transport) : transport_(transport) {}
 
-  // Of what has been done in this group.
+  // What has been executed in this group.
   History* history() { return &history_; }
 
-  // From now on an average is divided by the sum of the ranks' weights, which were meant for a
-  // group of other ranks. Called on all ranks at the same unit.
+  // From now on divides an average by the sum of the ranks' weights, which were computed for
+  // another group. Call it on all ranks at the same unit.
   void DivideByWeights() { divides_by_weights_ = true; }
 
-  // Into the memory of the requests of this rank, and into the history.
+  // Writes to the memory of this rank's requests, and to the history.
   Status Execute(const Response& response, const std::vector<FusionEntry>& entries,
                  TimePoint deadline);
-  // After each unit: all ranks have the same history, so all do this at the same one.
+  // Call it after each unit. All ranks have the same history, so all trim it at the same unit.
   Status TrimHistory(TimePoint deadline);
-  // Into the memory of the requests of this rank, which is, or was, `rank` in the group that has
-  // made it. `collected_here`: by Execute.
+  // Writes to the memory of this rank's requests. `rank`: this rank in the group that computed the
+  // result. `collected_here`: Execute has computed it here.
   static Status Deliver(const Response& response, const std::vector<FusionEntry>& entries, int rank,
                         const Result& result, bool collected_here);
 
  private:
-  // `meets_all`: every rank must have begun it.
+  // `meets_all`: every rank must have started it.
   Status Collect(const Response& response, const std::vector<FusionEntry>& entries,
                  TimePoint deadline, Result* result, bool* meets_all);
   Status Allreduce(const std::vector<FusionEntry>& entries, int contributors, TimePoint deadline,
@@ -47,7 +47,7 @@ class RecoverableReduction {
   Status Gather(const FusionEntry& entry, const Response& response, TimePoint deadline,
                 Result* result);
   Status Broadcast(const FusionEntry& entry, TimePoint deadline, Result* result);
-  // By entry, what its data is multiplied by.
+  // By entry: the factor for its data.
   Status Factors(const std::vector<FusionEntry>& entries, int contributors, TimePoint deadline,
                  std::vector<double>* factors);
 

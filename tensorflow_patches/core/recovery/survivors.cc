@@ -42,7 +42,7 @@ bool Decode(const std::string& bytes, Report* report) {
   return true;
 }
 
-// Memory for an operation. Where one fails, it may be written to later, and stays.
+// Memory for an operation. If the operation fails it may still write there, so the memory stays.
 class Room {
  public:
   explicit Room(size_t bytes) : bytes_(std::make_unique<std::string>(bytes, '\0')) {}
@@ -56,7 +56,7 @@ class Room {
   std::unique_ptr<std::string> bytes_;
 };
 
-// Every rank's bytes.
+// Gathers every rank's bytes.
 Status Gather(Transport* among, const std::string& own, TimePoint deadline,
               std::vector<std::string>* all) {
   const auto ranks = static_cast<size_t>(among->topology().size);
@@ -111,7 +111,8 @@ Status ExchangeReports(Transport* among, const Report& own, const History& histo
   if (!status.ok()) return status;
   for (const std::string& bytes : all) {
     Report report;
-    if (!Decode(bytes, &report)) return Status(Code::kInternal, "a report cannot be read");
+    if (!Decode(bytes, &report))
+      return Status(Code::kInternal, "cannot read the report of a survivor");
     regrouping->reports.push_back(report);
   }
   const auto by_done = [](const Report& a, const Report& b) { return a.done < b.done; };
@@ -122,14 +123,14 @@ Status ExchangeReports(Transport* among, const Report& own, const History& histo
   if (least->done == most->done) return status;
   if (most->first > least->done) {
     return Status(Code::kInternal, "rank " + std::to_string(most->former_rank) +
-                                       " has forgotten what others have not done");
+                                       " no longer has the results that other ranks lack");
   }
   const int root = static_cast<int>(most - regrouping->reports.begin());
   std::string bytes;
   if (among->topology().rank == root) bytes = history.EncodeAfter(regrouping->least_done);
   status = Share(among, root, deadline, &bytes);
   if (status.ok() && !History::Decode(bytes, &regrouping->missing)) {
-    status = Status(Code::kInternal, "what others have done cannot be read");
+    status = Status(Code::kInternal, "cannot read the results of other ranks");
   }
   return status;
 }

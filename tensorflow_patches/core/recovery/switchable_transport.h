@@ -1,8 +1,8 @@
-// A transport whose group can become another: the ranks that are left when others have died.
+// A transport whose group can be replaced: by the survivors when ranks have died.
 //
-// Communication thread, but for what Transport says of any thread: these may see the group before a
-// change or the one after it. The transports of former groups live as long as this one, since their
-// topology may still be looked at. It has no shared word: the engine agrees by messages.
+// Communication thread, except for the calls that Transport allows on any thread: these may see the
+// group before or after a change. Former transports live as long as this one, since their topology
+// may still be in use. There is no shared word: the engine agrees by messages.
 
 #ifndef TFMPI_CORE_RECOVERY_SWITCHABLE_TRANSPORT_H_
 #define TFMPI_CORE_RECOVERY_SWITCHABLE_TRANSPORT_H_
@@ -22,14 +22,14 @@ class SwitchableTransport : public Transport {
  public:
   explicit SwitchableTransport(std::unique_ptr<Transport> first) { SwitchTo(std::move(first)); }
 
-  // From now on all calls go there.
+  // Directs all calls to `next` from now on.
   void SwitchTo(std::unique_ptr<Transport> next) {
     Transport* const raw = next.get();
     Keep(std::move(next));
     now_.store(raw, std::memory_order_release);
-    raw->Wake();  // whoever has just woken the former one means this
+    raw->Wake();  // for a thread that has just woken the former transport
   }
-  // A group that has ended before it began.
+  // Keeps the transport of a group that ended before it began.
   void Keep(std::unique_ptr<Transport> transport) { all_.push_back(std::move(transport)); }
 
   const Topology& topology() const override { return now()->topology(); }

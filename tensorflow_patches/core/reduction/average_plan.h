@@ -1,6 +1,6 @@
-// How the tensors of one average become requests: small ones of one type share a request.
+// How the tensors of one average are grouped into requests: small ones of one type share a request.
 //
-// Made once per set of shapes and used every step; immutable, so any thread may use it.
+// Created once per set of shapes and used in every step; immutable, so any thread may use it.
 
 #ifndef TFMPI_CORE_REDUCTION_AVERAGE_PLAN_H_
 #define TFMPI_CORE_REDUCTION_AVERAGE_PLAN_H_
@@ -14,8 +14,8 @@ namespace tfmpi {
 
 class AveragePlan {
  public:
-  // `names`, `dtypes` and `shapes` by tensor; names differ from each other. Requests of several
-  // tensors hold at most `threshold` bytes on the wire.
+  // `names`, `dtypes` and `shapes` by tensor; the names are distinct. A request of several tensors
+  // has at most `threshold` bytes on the wire.
   AveragePlan(const std::vector<std::string>& names, const std::vector<DataType>& dtypes,
               std::vector<Shape> shapes, size_t threshold);
 
@@ -25,20 +25,20 @@ class AveragePlan {
   struct Entry {
     std::string name;
     Signature signature;
-    std::vector<size_t> tensors;  // by number
+    std::vector<size_t> tensors;  // their indices
     std::vector<size_t> starts;   // of each, in elements, if there are several
   };
   const std::vector<Entry>& entries() const { return entries_; }
 
-  // How much this rank's tensors count: a number, or where one lies in a GPU's memory.
+  // The weight of this rank's tensors: a number, or its address in GPU memory.
   struct Weight {
     double value = 1;
     const void* on_gpu = nullptr;
   };
 
-  // For one step, without `done`. `buffers` by tensor: as Request::input and output; `outputs`: as
-  // Request::output of each entry of several tensors, which then need none. `fingerprints`: whether
-  // to compare the data with that of other ranks.
+  // The requests of one step, without `done`. `buffers`, by tensor: as Request::input and output.
+  // `outputs`: as Request::output for each entry of several tensors, whose buffers then need no
+  // outputs. `fingerprints`: whether to compare the data between ranks.
   std::vector<Request> Requests(const std::vector<Request::Buffers>& buffers,
                                 const std::vector<void*>& outputs, const Weight& weight,
                                 bool fingerprints) const;

@@ -48,7 +48,7 @@ int64_t Total(const std::vector<int64_t>& rows) {
   return std::accumulate(rows.begin(), rows.end(), int64_t{0});
 }
 
-// Of a rank that has joined: it has none, and wants none.
+// The rows of a rank that has joined: it has none and drops the others'.
 class DroppedRows : public RowAccess {
  public:
   void Begin(const std::vector<int64_t>&, int) override {}
@@ -130,7 +130,7 @@ Status Fusion::ReduceFused(const std::vector<FusionEntry>& entries, double scale
   for (const FusionEntry& entry : entries)
     bytes += WireBytes(entry.signature.dtype, Count(entry.signature));
   if (bytes == 0) return Status();
-  // Alone and with room of its own for the result, a request needs none here.
+  // A request that is alone and has its own memory for the result needs no buffer here.
   const Request* const only = entries.size() == 1 ? entries.front().request : nullptr;
   const bool in_place = only != nullptr && only->output != nullptr;
   char* const buffer = in_place ? static_cast<char*>(only->output) : Buffer(bytes);
@@ -193,7 +193,7 @@ Status Fusion::Allgather(const FusionEntry& entry, const std::vector<int64_t>& r
     in = entry.request->input;
     out = entry.request->allocate(rows);
   }
-  // A rank that cannot hold the result still takes part: its peers wait in the same collective.
+  // A rank without memory for the result still takes part: its peers wait in the same collective.
   const bool no_room = entry.request != nullptr && out == nullptr;
   if (out == nullptr) {
     dropped.resize(total);
@@ -213,7 +213,7 @@ Status Fusion::Allgather(const FusionEntry& entry, const std::vector<int64_t>& r
 
 Status Fusion::SparseAllgather(const FusionEntry& entry, const std::vector<int64_t>& rows,
                                int contributors, TimePoint deadline) {
-  // All ranks know all rows, so that all decide alike.
+  // All ranks know all row counts, so all decide the same.
   const int64_t limit = entry.signature.row_limit;
   if (limit >= 0 && Total(rows) > limit) return Status();
   const size_t row_bytes = RowBytes(entry.signature);

@@ -1,9 +1,9 @@
-// Carries out one agreed response on this rank: pack, transport, unpack.
+// Executes one agreed response on this rank: pack, transport, unpack.
 //
-// Small tensors share a buffer; a tensor in wire form that travels alone is reduced where it lies.
-// What lies on GPUs is core/gpu/gpu_reduction.h's.
-// Called by the communication thread; it owns the fusion buffer, which it keeps from step to step,
-// since memory given back to the kernel costs its page faults again.
+// Small tensors share a buffer; a tensor in wire form that is sent alone is reduced in place. For
+// data on GPUs see core/gpu/gpu_reduction.h. Called on the communication thread. It owns the fusion
+// buffer and keeps it between steps, since memory returned to the kernel costs its page faults
+// again.
 
 #ifndef TFMPI_CORE_REDUCTION_FUSION_H_
 #define TFMPI_CORE_REDUCTION_FUSION_H_
@@ -24,7 +24,7 @@ class Fusion {
   Fusion(Transport* transport, size_t threshold, GpuOptions gpus = GpuOptions())
       : transport_(transport), threshold_(threshold), gpus_(transport, std::move(gpus)) {}
 
-  // All entries have one reduction and one wire type. `contributors` divides an average.
+  // All entries have the same reduction and wire type. An average is divided by `contributors`.
   Status Allreduce(const std::vector<FusionEntry>& entries, int contributors, TimePoint deadline);
   // `rows` by rank.
   Status Allgather(const FusionEntry& entry, const std::vector<int64_t>& rows, TimePoint deadline);
@@ -32,15 +32,15 @@ class Fusion {
                          int contributors, TimePoint deadline);
   Status Broadcast(const FusionEntry& entry, TimePoint deadline);
 
-  // Of what GPUs still do after an Allreduce has returned: fails if it does not end. Then all of it
-  // is aborted.
+  // Checks work that GPUs still do after an Allreduce has returned; fails if it has timed out, and
+  // aborts all of it.
   Status CheckGpus(TimePoint now) { return gpus_.Check(now); }
   void AbortGpus() { gpus_.Abort(); }
-  // Before the ranks end together.
+  // Call it before the ranks end together.
   Status DrainGpus(TimePoint deadline) { return gpus_.Drain(deadline); }
 
-  // `bytes` in all, on the wire. `factors`: by entry, what its data is multiplied by besides the
-  // request's scale; null: 1.
+  // `bytes`: total, on the wire. `factors`: by entry, a factor for its data besides the request's
+  // scale; null: 1.
   static void PackAll(const std::vector<FusionEntry>& entries, char* next, size_t bytes,
                       const double* factors = nullptr);
   static void UnpackAll(const std::vector<FusionEntry>& entries, const char* next, size_t bytes);
@@ -49,7 +49,7 @@ class Fusion {
   Status ReduceInPlace(const FusionEntry& entry, double scale, TimePoint deadline);
   Status ReduceInChunks(const FusionEntry& entry, double scale, TimePoint deadline);
   Status ReduceFused(const std::vector<FusionEntry>& entries, double scale, TimePoint deadline);
-  // Over all ranks; `count` elements of the wire form of a tensor like `signature`.
+  // Reduces `count` elements in wire form, of a tensor like `signature`, over all ranks.
   Status Reduce(const void* in, void* out, size_t count, const Signature& signature, double scale,
                 TimePoint deadline);
   char* Buffer(size_t bytes);

@@ -9,10 +9,10 @@
 namespace tfmpi {
 namespace {
 
-constexpr size_t kBlockBytes = size_t{16} << 10;  // packed, then copied at once
-constexpr size_t kMaxKept = size_t{256} << 10;    // slots of FindRepeats, by each thread
+constexpr size_t kBlockBytes = size_t{16} << 10;  // packed, then copied together
+constexpr size_t kMaxKept = size_t{256} << 10;    // slots of FindRepeats that each thread keeps
 
-// In blocks of a fixed size, which compilers vectorise at -O2 too.
+// In blocks of a fixed size, which compilers vectorize at -O2, too.
 template <typename T>
 void AddAs(const char* from, char* to, size_t count) {
   constexpr size_t kBlock = 16;
@@ -31,7 +31,7 @@ void AddAs(const char* from, char* to, size_t count) {
   std::memcpy(to, b, count * sizeof(T));
 }
 
-// One row in wire form to another.
+// Adds one row in wire form to another.
 void AddRow(const RowFormat& format, const char* from, char* to) {
   if (WireType(format.dtype) == DataType::kFloat64) {
     AddAs<double>(from, to, format.wire_elements());
@@ -43,11 +43,11 @@ void AddRow(const RowFormat& format, const char* from, char* to) {
 }  // namespace
 
 std::vector<Repeat> FindRepeats(const std::vector<int64_t>& indices) {
-  // Open addressing, between an eighth and a quarter full: a taken slot is a branch that no
-  // processor foresees.
+  // Open addressing, between an eighth and a quarter full: a slot that is taken costs a branch
+  // that no processor predicts.
   int bits = 4;
   while ((size_t{1} << bits) < 4 * indices.size()) ++bits;
-  // Kept from step to step: where glibc frees so much it tidies up the whole heap.
+  // Kept between calls: when so much is freed, glibc consolidates the whole heap.
   thread_local std::vector<int32_t> firsts;
   firsts.assign(size_t{1} << bits, -1);
   std::vector<Repeat> repeats;
@@ -78,9 +78,9 @@ OwnRows::OwnRows(const RowFormat& format, std::vector<int64_t> indices, const vo
   if (!repeats.empty()) Separate(repeats);
 }
 
-// `indices_` are those of all rows; after it, of distinct ones.
+// On entry `indices_` are those of all rows; on return they are distinct.
 void OwnRows::Separate(const std::vector<Repeat>& repeats) {
-  std::vector<size_t> places(indices_.size());  // of each row that repeats none
+  std::vector<size_t> places(indices_.size());  // of each row that is no repeat
   sources_.reserve(indices_.size() - repeats.size());
   auto next = repeats.begin();
   for (size_t row = 0; row < indices_.size(); ++row) {
@@ -100,7 +100,7 @@ void OwnRows::Separate(const std::vector<Repeat>& repeats) {
 
 void OwnRows::Pack(double scale, size_t begin, size_t end, char* to) const {
   scale *= weight_;
-  for (size_t row = begin; row < end;) {  // what lies together is packed together
+  for (size_t row = begin; row < end;) {  // consecutive rows are packed together
     size_t last = row + 1;
     while (last < end && Source(last) - Source(row) == last - row) ++last;
     tfmpi::Pack(format_.dtype, Value(Source(row)), to + (row - begin) * format_.wire_bytes(),
@@ -127,8 +127,8 @@ void GatheredRows::Begin(const std::vector<int64_t>& rows, int contributors) {
   std::copy(own_.indices().begin(), own_.indices().end(), indices_.begin() + starts_[rank_]);
 }
 
-// A chunk is [n indices, int64][n rows]. Packed only now, in blocks: they are in the cache when
-// they are copied.
+// A chunk is [n indices, int64][n rows]. The rows are packed only now, in blocks, so that they are
+// in the cache when they are copied.
 void GatheredRows::Put(int64_t begin, int64_t end, char* to) {
   const auto first = static_cast<size_t>(begin), last = static_cast<size_t>(end);
   const size_t rows = last - first;
@@ -159,7 +159,7 @@ bool GatheredRows::AreAlike() const {
   int alike = 0;
   for (size_t rank = 0; rank + 1 < starts_.size(); ++rank) {
     const size_t theirs = starts_[rank + 1] - starts_[rank];
-    if (theirs == 0 && rows != 0) continue;  // it has ended; or it differs, and is missed below
+    if (theirs == 0 && rows != 0) continue;  // it has joined; a real difference is found below
     if (theirs != rows ||
         std::memcmp(indices_.data() + starts_[rank], own_.indices().data(),
                     rows * sizeof(int64_t)) != 0 ||

@@ -1,9 +1,9 @@
-// The rows of a sparse gradient: duplicates summed, exchanged, summed over ranks; or exchanged as
-// they are.
+// The rows of a sparse gradient: duplicates are summed, then the rows are exchanged and summed over
+// ranks; or they are exchanged unchanged.
 //
-// Where duplicates are summed, a rank's indices are distinct on the wire. All ranks run the same
-// sums in the same order on the same bytes, so they get the same bits. Cost in proportion to the
-// rows, whatever the table's size.
+// If duplicates are summed, the indices that a rank sends are distinct. All ranks compute the same
+// sums in the same order from the same bytes, so they get the same bits. The cost is proportional
+// to the number of rows, not to the size of the table.
 
 #ifndef TFMPI_CORE_REDUCTION_SPARSE_ROWS_H_
 #define TFMPI_CORE_REDUCTION_SPARSE_ROWS_H_
@@ -20,7 +20,7 @@
 
 namespace tfmpi {
 
-// One row of a gradient: its index travels with it.
+// One row of a gradient; its index is sent with it.
 struct RowFormat {
   DataType dtype = DataType::kFloat32;
   size_t elements = 0;
@@ -31,47 +31,47 @@ struct RowFormat {
   size_t packed_bytes() const { return sizeof(int64_t) + wire_bytes(); }
 };
 
-// What becomes of rows with one index. kKeep: all ranks' rows one after another, in rank order, for
-// what is no sum of rows, as a norm of them or the squares of each. kKeepUnlessIdentical: likewise,
-// but ranks that have been fed the same, and so have the same rows to the bit, are one process,
-// which has them once.
+// How to handle rows with the same index. kKeep: the rows of all ranks one after another, in rank
+// order, for anything that is not a sum of rows, such as a norm or the squares of each row.
+// kKeepUnlessIdentical: likewise, but ranks with bitwise identical rows have had the same data, and
+// count as one process: the rows occur once.
 enum class Duplicates { kSum, kKeep, kKeepUnlessIdentical };
 
-// A row whose index an earlier row has.
+// A row whose index occurs in an earlier row.
 struct Repeat {
   size_t first;  // the first row with that index
   size_t row;
 };
 
-// Those of `indices`, of which there are fewer than 2^31, in order.
+// The repeats in `indices`, in order; there are fewer than 2^31 indices.
 std::vector<Repeat> FindRepeats(const std::vector<int64_t>& indices);
 
-// One rank's rows: which they are is known at once, packed they are when it is known where to.
+// One rank's rows. Its indices are known at once; the rows are packed when the target is known.
 class OwnRows {
  public:
   OwnRows() = default;
-  // `values` holds a row of `format` for each of `indices`; it outlives this object. Each counts
-  // times `weight`; with 0 there are no rows.
+  // `values` contains a row of `format` for each of `indices` and outlives this object. Each row is
+  // multiplied by `weight`; with 0 there are no rows.
   OwnRows(const RowFormat& format, std::vector<int64_t> indices, const void* values, double weight,
           Duplicates duplicates = Duplicates::kSum);
 
   bool every_row() const { return duplicates_to_ != Duplicates::kSum; }
   bool unless_identical() const { return duplicates_to_ == Duplicates::kKeepUnlessIdentical; }
-  // In the order of their first appearance; distinct, unless it is every row.
+  // In the order of first occurrence; distinct, unless every row is kept.
   const std::vector<int64_t>& indices() const { return indices_; }
   size_t rows() const { return indices_.size(); }
   double weight() const { return weight_; }
-  // Writes the rows [begin, end), duplicates summed, in wire form, times `scale`.
+  // Writes the rows [begin, end) in wire form, with duplicates summed, multiplied by `scale`.
   void Pack(double scale, size_t begin, size_t end, char* to) const;
 
  private:
   struct Duplicate {
-    size_t row;     // of `indices_`
-    size_t source;  // the row of `values_` that is added to it
+    size_t row;     // an index into `indices_`
+    size_t source;  // the row of `values_` to add to it
   };
 
   void Separate(const std::vector<Repeat>& repeats);
-  // The place among `values_` of one of `indices_`.
+  // The row of `values_` for an index into `indices_`.
   size_t Source(size_t row) const { return sources_.empty() ? row : sources_[row]; }
   const char* Value(size_t source) const {
     return static_cast<const char*>(values_) + source * format_.bytes();
@@ -82,32 +82,32 @@ class OwnRows {
   double weight_ = 1;
   Duplicates duplicates_to_ = Duplicates::kSum;
   std::vector<int64_t> indices_;
-  std::vector<size_t> sources_;        // see Source; empty if nothing is repeated
-  std::vector<Duplicate> duplicates_;  // by row, those of one row in the order of the values
+  std::vector<size_t> sources_;        // see Source; empty if no index is repeated
+  std::vector<Duplicate> duplicates_;  // by row, and for one row in the order of the values
 };
 
-// The rows of all ranks, in rank order: what a sparse allgather makes of every rank's own. Each
-// counts times 1/contributors, so that a sum of them is an average.
+// The rows of all ranks, in rank order: the result of a sparse allgather. Each is multiplied by
+// 1/contributors, so that their sum is an average.
 class GatheredRows : public RowAccess {
  public:
-  // On the communication thread: memory for so many rows in wire form, which outlives the sum; null
-  // if there is none.
+  // Called on the communication thread: returns memory for `rows` rows in wire form, which outlives
+  // the sum; null if there is none.
   using Allocate = std::function<char*(size_t rows)>;
 
   GatheredRows(const RowFormat& format, OwnRows own, int rank, Allocate allocate)
       : format_(format), own_(std::move(own)), rank_(rank), allocate_(std::move(allocate)) {}
 
   const OwnRows& own() const { return own_; }
-  // False after a request that ended well: there were more rows than its limit.
+  // False after a request that ended with ok: there were more rows than its limit.
   bool gathered() const { return gathered_; }
-  // False: there was no memory.
+  // False: the allocation failed.
   bool has_memory() const { return rows_ != nullptr; }
 
-  // Once the request has ended well and all is there, on any thread: sums the rows of each index,
-  // in rank order, where the first of them is, and fills the gaps with the last rows; unless it is
-  // every row. Returns how many there are.
+  // Call it after the request has ended with ok, on any thread. Sums the rows of each index, in
+  // rank order, into the first of them and fills the gaps with the last rows; does nothing if every
+  // row is kept. Returns the number of rows.
   size_t Sum();
-  // Of the rows, in their order, the same on all ranks.
+  // The indices of the rows, in order, the same on all ranks.
   const std::vector<int64_t>& indices() const { return indices_; }
   const char* rows() const { return rows_; }
 
@@ -121,7 +121,7 @@ class GatheredRows : public RowAccess {
   void Take(int rank, int64_t begin, int64_t end, const char* from) override;
 
  private:
-  // Whether all ranks that contribute have the same rows.
+  // Whether all contributing ranks have the same rows.
   bool AreAlike() const;
   char* Row(size_t place) const { return rows_ + place * format_.wire_bytes(); }
 
@@ -133,7 +133,7 @@ class GatheredRows : public RowAccess {
   bool gathered_ = false;
   double scale_ = 1;
   int contributors_ = 1;
-  std::vector<size_t> starts_;  // of each rank's rows; at the end, how many there are
+  std::vector<size_t> starts_;  // of each rank's rows; at the end, the total
   std::vector<int64_t> indices_;
   char* rows_ = nullptr;
 };

@@ -3,14 +3,15 @@
 namespace tfmpi {
 namespace {
 
-// The rows of a large table lie in no cache: so many are asked for ahead, for the second-level
-// cache, which can wait for more lines at a time than the first; so many, from there, for that one.
+// The rows of a large table are in no cache. So many rows are prefetched into the second-level
+// cache, which can wait for more lines at a time than the first, and so many from there into the
+// first.
 constexpr int64_t kRowsToSecondCache = 32;
 constexpr int64_t kRowsToFirstCache = 8;
 constexpr int64_t kCacheLine = 64;
 
-// Of half a cache line, wherever it lies; a compiler without registers so wide uses two. (GCC
-// vectorises no loop at -O2 whose length it does not know.)
+// Half a cache line, unaligned; a compiler for a target without such wide registers uses two. (At
+// -O2 GCC vectorizes no loop of unknown length.)
 template <typename T>
 struct VectorOf {
   typedef T Type [[gnu::vector_size(kCacheLine / 2), gnu::aligned(alignof(T)), gnu::may_alias]];
@@ -41,8 +42,8 @@ template <typename T, typename Index>
     };
     const T* const value = values + i * elements;
     int64_t k = 0;
-    // A line is asked for while one is added: a processor that is asked for a whole row at once
-    // has no room to wait for so many, and stops.
+    // One line is prefetched while another is added: if a whole row is requested at once, the
+    // processor runs out of buffers for outstanding lines and stalls.
     for (; k + 2 * kVector <= elements; k += 2 * kVector) {
       ask(k);
       for (int64_t half = k; half < k + 2 * kVector; half += kVector) {
@@ -56,7 +57,8 @@ template <typename T, typename Index>
 }
 
 #ifdef __x86_64__
-// Half as many instructions: a processor is ahead by twice the rows. No fma, so the same bits.
+// Half as many instructions, so the processor is twice as many rows ahead. No FMA, so the same
+// bits.
 template <typename T, typename Index>
 __attribute__((target("avx2"))) void AddRowsWide(T* table, int64_t table_rows, const Index* indices,
                                                  int64_t rows, const T* values, int64_t elements,

@@ -1,6 +1,6 @@
-// A set of ranks that costs little where they follow on each other, as those of nodes do.
+// A set of ranks that is cheap for consecutive ranks, such as those of nodes.
 //
-// Plain data; its owner's thread.
+// Plain data, used on its owner's thread.
 
 #ifndef TFMPI_CORE_RELAY_RANK_SET_H_
 #define TFMPI_CORE_RELAY_RANK_SET_H_
@@ -32,11 +32,11 @@ class RankSet {
 
   bool empty() const { return runs_.empty(); }
   int size() const { return size_; }
-  // Ascending; none touches the next.
+  // Ascending; no run touches the next.
   const std::vector<Run>& runs() const { return runs_; }
   bool operator==(const RankSet& other) const { return runs_ == other.runs_; }
 
-  // A run beyond all that are in it.
+  // The run must come after all ranks in the set.
   void Append(Run run) {
     if (!runs_.empty() && runs_.back().first + runs_.back().count == run.first) {
       runs_.back().count += run.count;
@@ -66,7 +66,7 @@ class RankSet {
     return false;
   }
 
-  // Of ranks that are not in it.
+  // The sets must be disjoint.
   void Add(const RankSet& other) {
     std::vector<Run> all(runs_.size() + other.runs_.size());
     std::merge(runs_.begin(), runs_.end(), other.runs_.begin(), other.runs_.end(), all.begin());
@@ -90,7 +90,7 @@ class RankSet {
     *this = left;
   }
 
-  // Each of them, ascending.
+  // All ranks, ascending.
   std::vector<int> ranks() const {
     std::vector<int> all;
     all.reserve(static_cast<size_t>(size_));

@@ -12,7 +12,7 @@ void Append(std::string* bytes, size_t value) {
   bytes->append(reinterpret_cast<const char*>(&word), sizeof word);
 }
 
-// False: there is none.
+// False: at the end.
 bool Take(const std::string& bytes, size_t* at, uint32_t* word) {
   if (bytes.size() - *at < sizeof *word) return false;
   std::memcpy(word, bytes.data() + *at, sizeof *word);
@@ -34,13 +34,13 @@ bool TakeRanks(const std::string& bytes, size_t* at, int size, RankSet* ranks) {
   return true;
 }
 
-// Of lists of one thing each, under one name or number.
+// Whether two lists of one entry each have the same name or number.
 bool Same(const ReadyList& a, const ReadyList& b) {
   if (!a.ready.empty() && !b.ready.empty()) return true;
   return Encode(a) == Encode(b);
 }
 
-// Whether the one thing that `more` is of is in `list`.
+// Whether `list` contains the single entry of `more`.
 bool Repeats(const ReadyList& list, const ReadyList& more) {
   const auto is_in = [](const auto& all, const auto& some, const auto& key_of) {
     return !some.empty() && std::any_of(all.begin(), all.end(), [&](const auto& one) {
@@ -132,11 +132,11 @@ void Relay::Announce(std::map<Key, Name>* names, const Key& key, const RankSet& 
           ? options_.of_all_ranks(list.ready.empty() ? list.gathers.front().id : list.ready.front())
           : list.requests.front().signature.members == nullptr;
   if (!of_all) {
-    open_.clear();  // it may come once more before it is answered
+    open_.clear();  // the name may be announced again before it is answered
     return Emit({ranks, std::move(list)});
   }
   Name* name = &(*names)[key];
-  if (name->kept.Meets(ranks)) {  // once more, before it was answered
+  if (name->kept.Meets(ranks)) {  // announced again before it was answered
     PassAll();
     open_.clear();
   }
@@ -156,8 +156,8 @@ void Relay::Keep(Name* name, const RankSet& ranks, ReadyList list, TimePoint now
   name->parts.push_back({ranks, std::move(list)});
 }
 
-// Who gives nothing now may have given this before: then it is taken for complete too soon, which
-// costs a message.
+// A rank that is quiet now may have announced this name earlier. The name is then forwarded too
+// soon, which costs only a message.
 bool Relay::IsComplete(const Name& name) const {
   return name.passed.size() + name.kept.size() + joined_.size() + quiet_.size() >= below_;
 }
@@ -186,7 +186,7 @@ void Relay::PassAll() {
   for (auto& [key, name] : named_) Pass(&name);
 }
 
-// What the same ranks say together goes in one list, in which a name stands once.
+// Announcements of the same ranks share one list, in which each name occurs once.
 void Relay::Emit(Announcement announcement) {
   const auto [place, is_new] = open_.try_emplace(announcement.ranks.runs(), due_.size());
   if (is_new) return due_.push_back(std::move(announcement));

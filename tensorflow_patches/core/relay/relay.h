@@ -1,13 +1,14 @@
-// What a rank passes on to rank 0 for the ranks below it: gathered, so that what all of them
-// announce goes on as one.
+// Forwards the announcements of the ranks below to rank 0, combined, so that what all of them
+// announce travels as one.
 //
-// Nothing can be agreed on before all ranks have announced it. So a name that not all below have
-// announced is kept back, and the coordinator misses nothing; after a while it goes on as it is,
-// since the coordinator tells who is missing. All else goes on at once, after what was kept. What
-// one rank says keeps its order, but for names that become ready in one.
+// The ranks can agree on nothing before all have announced it. So a name that not all ranks below
+// have announced is held back, and the coordinator misses nothing. After a while it is forwarded
+// incomplete, since the coordinator reports who is missing. Everything else is forwarded at once,
+// after what was held back. The announcements of a rank keep their order, except for names that
+// become ready in one operation.
 //
-// Pure logic; the communication thread. Keeping back is all that it can do wrong in: it invents
-// nothing and drops nothing.
+// Pure logic, on the communication thread. It can only delay announcements; it neither adds nor
+// drops any.
 
 #ifndef TFMPI_CORE_RELAY_RELAY_H_
 #define TFMPI_CORE_RELAY_RELAY_H_
@@ -23,46 +24,46 @@
 
 namespace tfmpi {
 
-// What each of these ranks says.
+// What each of these ranks announces.
 struct Announcement {
   RankSet ranks;
   ReadyList list;
 };
 
-// From a rank to the one above it in a tree.
+// The message from a rank to its parent in the tree.
 std::string Encode(const std::vector<Announcement>& announcements);
-// `size`: of the group. False if it is not what Encode made in such a group.
+// `size`: of the group. Returns false for bytes that Encode did not produce in such a group.
 bool Decode(const std::string& bytes, int size, std::vector<Announcement>* announcements);
 
 struct RelayOptions {
-  // Null: nothing is kept back. Else whether every rank announces what this number stands for.
+  // Null: nothing is held back. Otherwise whether every rank announces the name with this number.
   std::function<bool(NameId id)> of_all_ranks;
   Clock::duration patience = std::chrono::milliseconds(10);
 };
 
 class Relay {
  public:
-  // `below`: for which ranks it speaks.
+  // `below`: the ranks whose announcements it forwards.
   Relay(const std::vector<int>& below, RelayOptions options)
       : below_(static_cast<int>(below.size())), options_(std::move(options)) {}
 
   void Take(Announcement said, TimePoint now);
-  // An error has answered some name on all ranks: what was passed on of it is no part of the next.
+  // An error has answered a name on all ranks: earlier announcements do not count for the next one.
   void ForgetPassed();
-  // What goes on now, in its order.
+  // The announcements to forward now, in order.
   std::vector<Announcement> TakeDue(TimePoint now);
   bool has_due() const { return !due_.empty(); }
-  // Something is kept back: to be asked again within the patience.
+  // Whether something is held back; ask again within the patience.
   bool keeps() const { return kept_ != 0; }
-  // All of these have said so.
+  // Whether all of these have joined.
   bool HaveJoined(const std::vector<int>& ranks) const;
 
  private:
-  // One name, or number, that some ranks have announced.
+  // A name or number that some ranks have announced.
   struct Name {
-    RankSet passed;                   // on, of ranks that were not all
-    RankSet kept;                     // those of `parts`
-    std::vector<Announcement> parts;  // by what differs among the ranks, as rows
+    RankSet passed;                   // forwarded, for some of the ranks only
+    RankSet kept;                     // the ranks of `parts`
+    std::vector<Announcement> parts;  // one for each value that differs by rank, such as the rows
   };
 
   void TakePlain(const Announcement& said, TimePoint now);
@@ -84,7 +85,7 @@ class Relay {
   RankSet joined_;
   RankSet quiet_;  // the others average gradients without them (WaitState::has_no_gradients)
   std::vector<Announcement> due_;
-  // Of the last ones in due_, by ranks: what may be added to them.
+  // By ranks, the last of their announcements in due_, to which entries may be added.
   std::map<std::vector<RankSet::Run>, size_t> open_;
 };
 

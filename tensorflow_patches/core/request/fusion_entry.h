@@ -1,4 +1,4 @@
-// One item of a response, as this rank carries it out, and what it takes up on the wire.
+// One item of a response as this rank executes it, with its size on the wire.
 
 #ifndef TFMPI_CORE_REQUEST_FUSION_ENTRY_H_
 #define TFMPI_CORE_REQUEST_FUSION_ENTRY_H_
@@ -7,7 +7,7 @@
 
 namespace tfmpi {
 
-// A tensor, or those that share a request. `request` is null on a rank that has joined: it
+// A tensor, or several that share a request. `request` is null on a rank that has joined: it
 // contributes zeros and drops the result. Both outlive the call.
 struct FusionEntry {
   const Signature& signature;

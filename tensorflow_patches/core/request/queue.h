@@ -1,8 +1,8 @@
-// What other threads hand to the communication thread: new requests, withdrawals, posts, the wish
-// to end.
+// The queue from other threads to the communication thread: new requests, withdrawals, posts, and
+// the wish to end.
 //
-// Push from any thread; Drain on the communication thread. Owns what is in it until drained.
-// Nothing is called while the lock is held.
+// Push from any thread; Drain on the communication thread. Owns its contents until drained. Calls
+// nothing while the lock is held.
 
 #ifndef TFMPI_CORE_REQUEST_QUEUE_H_
 #define TFMPI_CORE_REQUEST_QUEUE_H_
@@ -19,7 +19,7 @@
 
 namespace tfmpi {
 
-// Names one submission for as long as the engine lives.
+// Identifies one submission for the lifetime of the engine.
 using Ticket = uint64_t;
 
 struct Submission {
@@ -46,8 +46,8 @@ class Queue {
   // held, and never after Close.
   explicit Queue(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  // Appends a ticket per request, unless `tickets` is null; leaves `requests` as they are and
-  // returns false once the queue is closed.
+  // Appends a ticket per request, unless `tickets` is null. Once the queue is closed it leaves
+  // `requests` unchanged and returns false.
   bool Push(std::vector<Request>* requests, std::vector<Ticket>* tickets) {
     return Change([&] {
       for (Request& request : *requests) {
@@ -65,8 +65,8 @@ class Queue {
     Change([&] { drained_.posts.push_back(key); });
   }
 
-  // No more requests come. Or: this rank stops, for this reason; said once. Or: the communication
-  // thread ends now.
+  // Join: no more requests follow. Leave: this rank stops for this reason; called once. Stop: the
+  // communication thread ends now.
   void AskToJoin() { Ask(&join_asked_); }
   void AskToLeave(const std::string& reason) {
     leave_reason_ = reason;
@@ -75,11 +75,11 @@ class Queue {
   void AskToStop() { Ask(&stop_asked_); }
   bool join_asked() const { return join_asked_; }
   bool leave_asked() const { return leave_asked_; }
-  const std::string& leave_reason() const { return leave_reason_; }  // once that is asked
+  const std::string& leave_reason() const { return leave_reason_; }  // only after leave_asked()
   bool stop_asked() const { return stop_asked_; }
   bool end_asked() const { return join_asked_ || leave_asked_ || stop_asked_; }
 
-  // Refuses everything from now on. What is in it can still be drained.
+  // Rejects everything from now on. What the queue contains can still be drained.
   void Close() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -89,7 +89,7 @@ class Queue {
       std::this_thread::yield();  // they hold no lock and wait for nothing
   }
 
-  // Replaces what is in `drained`, whose memory it keeps for later.
+  // Replaces the contents of `drained`, whose memory is reused.
   void Drain(Drained* drained) {
     drained->clear();
     if (!HasWork()) return;
@@ -98,7 +98,7 @@ class Queue {
     has_work_ = false;
   }
 
-  // Changed, or woken, since it was drained.
+  // Whether something was pushed, or a wish to end set, since the last Drain.
   bool HasWork() const { return has_work_; }
 
  private:

@@ -80,24 +80,25 @@ Status Validate(const Signature& signature) {
                   std::string(Name(signature.kind)) + " needs a tensor of rank 1 or more");
   }
   if (signature.kind == OpKind::kSparseAllgather && RowBytes(signature) == 0) {
-    return Status(Code::kInvalidArgument, "exchange needs rows that are not empty");
+    return Status(Code::kInvalidArgument, "an exchange needs rows with at least one element");
   }
   if (signature.on_gpu && GathersRows(signature.kind)) {
     return Status(Code::kInvalidArgument,
-                  std::string(Name(signature.kind)) + " is not defined for memory of a GPU");
+                  std::string(Name(signature.kind)) + " is not supported for GPU memory");
   }
   if (signature.members != nullptr && (signature.on_gpu || signature.members->empty())) {
-    return Status(Code::kInvalidArgument, "an operation of some ranks needs one, and no GPU");
+    return Status(Code::kInvalidArgument,
+                  "an operation of a subset of ranks needs at least one rank and host memory");
   }
   if (signature.kind == OpKind::kBroadcast && !IsMember(signature, signature.root)) {
-    return Status(Code::kInvalidArgument, Describe(signature) + ": that rank is none of them");
+    return Status(Code::kInvalidArgument, Describe(signature) + ": that rank is not a member");
   }
   if (signature.kind != OpKind::kAllreduce) return Status();
   const bool sums = signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum ||
                     signature.op == ReduceOp::kPlainSum;
   if (signature.op == ReduceOp::kAverage && !IsFloating(signature.dtype)) {
     return Status(Code::kInvalidArgument, std::string("the average of ") + Name(signature.dtype) +
-                                              " is not a whole number; use op='sum'");
+                                              " is not an integer; use op='sum'");
   }
   if (signature.dtype == DataType::kBool || (IsComplex(signature.dtype) && !sums)) {
     return Status(Code::kInvalidArgument, std::string("allreduce ") + Name(signature.op) +

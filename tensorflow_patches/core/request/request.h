@@ -1,5 +1,5 @@
-// A request: this rank's part in one operation over all ranks, from submission to completion. It is
-// of one tensor, or of several that are always handed in together.
+// A request: this rank's part in one operation over all ranks, from submission to completion. It
+// has one tensor, or several that are always submitted together.
 
 #ifndef TFMPI_CORE_REQUEST_REQUEST_H_
 #define TFMPI_CORE_REQUEST_REQUEST_H_
@@ -19,8 +19,8 @@ namespace tfmpi {
 
 using Members = std::vector<int32_t>;
 
-// Tensors that are always handed in together, as one request: agreeing on each would cost more than
-// moving a small one does.
+// Tensors that are always submitted together, as one request: agreeing on each would cost more than
+// moving a small one.
 struct Parts {
   std::vector<std::string> names;
   std::vector<Shape> shapes;
@@ -37,21 +37,24 @@ struct Signature {
   DataType dtype = DataType::kFloat32;
   int32_t root = 0;  // broadcast only
   Shape shape;       // GathersRows: ranks may differ in the first dimension, the rows
-  // SparseAllgather only: bytes that travel for each row beside its elements, as its index.
+  // SparseAllgather only: bytes sent for each row besides its elements, such as its index.
   int32_t extra_row_bytes = 0;
-  // SparseAllgather only: with more rows than this in all, no data moves; -1: any number.
+  // SparseAllgather only: if the ranks have more rows than this in total, no data moves; -1: no
+  // limit.
   int64_t row_limit = -1;
-  // SparseAllgather only: a rank's rows travel as it has them, duplicates and all.
+  // SparseAllgather only: each rank's rows are sent unchanged, including duplicates.
   bool every_row = false;
-  // Allreduce and broadcast: the memory is a GPU's, and travels in chunks that all ranks cut alike.
+  // Allreduce and broadcast: the data is in GPU memory and is sent in chunks; all ranks split it
+  // into the same chunks.
   bool on_gpu = false;
   // Allreduce only: each rank may give its data a weight of its own (Request::scale).
   bool weighted = false;
-  // The ranks whose operation it is, in ascending order; null: all. The others neither ask for it
-  // nor wait, and pass on what they must: zeros, or what changes no minimum, maximum or product.
+  // The ranks that take part, in ascending order; null: all. The others neither submit it nor wait
+  // for it, and contribute a neutral element: zeros, or what changes no minimum, maximum or
+  // product.
   std::shared_ptr<const Members> members = nullptr;
-  // Allreduce only: null for one tensor. Else `shape` is the number of elements of all, each of
-  // which takes up PaddedElements. Shared: it is compared by address first.
+  // Allreduce only: null for one tensor. Otherwise `shape` is the total number of elements, where
+  // each part takes PaddedElements. Shared, and compared by address first.
   std::shared_ptr<const Parts> parts = nullptr;
 
   bool operator==(const Signature& other) const {
@@ -72,106 +75,106 @@ struct Signature {
 std::string Describe(const Signature& signature);
 // "[3, 4]"
 std::string Describe(const Shape& shape);
-// Of one tensor in memory, with what belongs to its rows.
+// The size of one tensor in memory, including the extra bytes of its rows.
 inline uint64_t Bytes(const Signature& signature) {
   const int64_t rows = signature.shape.empty() ? 0 : signature.shape[0];
   return static_cast<uint64_t>(NumElements(signature.shape)) * SizeOf(signature.dtype) +
          static_cast<uint64_t>(rows * signature.extra_row_bytes);
 }
-// GathersRows: of one row on the way.
+// GathersRows: the size of one row on the wire.
 size_t RowBytes(const Signature& signature);
 inline size_t Tensors(const Signature& signature) {
   return signature.parts != nullptr ? signature.parts->names.size() : 1;
 }
-// Of a dense tensor over all ranks.
+// Whether this averages a dense tensor over all ranks.
 inline bool IsAverage(const Signature& signature) {
   return signature.kind == OpKind::kAllreduce && signature.op == ReduceOp::kAverage;
 }
-// What traces and statistics take for a gradient.
+// Whether traces and statistics count this as a gradient.
 inline bool IsGradient(const Signature& signature) {
   if (signature.kind == OpKind::kSparseAllgather) return signature.extra_row_bytes != 0;  // sparse
   return IsAverage(signature);
 }
 bool IsMember(const Signature& signature, int rank);
-// As the ranks must agree on it: an allgather has 0 rows, everything else is as it is.
+// The part that the ranks must agree on: an allgather with 0 rows, everything else unchanged.
 Signature WithoutRows(Signature signature);
-// "'w': rank 0 has allreduce ..., rank 1 has allreduce ...": where the signatures of a name differ,
-// in the first part that does if there are parts.
+// "'w': rank 0 has allreduce ..., rank 1 has allreduce ...": where the signatures of a name differ.
+// With parts, the first part that differs.
 std::string DescribeDifference(const std::string& name, int first_rank, const Signature& first,
                                int second_rank, const Signature& second);
-// Why the ranks could not carry it out, whatever they agree on; ok if they could.
+// The reason why the ranks could not execute it even if they agreed; ok if they could.
 Status Validate(const Signature& signature);
 
-// What a request is for: whether the others can do without a rank that has nothing to give.
+// The purpose of a request decides whether the others can do without a rank that has no data.
 enum class Purpose : uint8_t {
-  kStep,    // a kernel's, of a training step
-  kScript,  // the script's own, or a decision that all ranks must make alike
-  kBeside,  // of neither: who has made it goes on with something else
-  kData,    // a data set's, made ahead of its use
+  kStep,    // a kernel in a training step
+  kScript,  // the script's own call, or a decision that all ranks must share
+  kBeside,  // neither; its submitter does not wait for it
+  kData,    // a data set's, submitted ahead of its use
 };
 inline constexpr int kNumPurposes = 4;
-// Whether the script's thread goes on only when it has ended.
+// Whether the script's thread waits for it.
 inline bool IsWaitedFor(Purpose purpose) {
   return purpose == Purpose::kStep || purpose == Purpose::kScript;
 }
 
-// Whose memory a request's is, where Signature::on_gpu says so.
+// The GPU memory of a request with Signature::on_gpu.
 struct GpuMemory {
   Gpu* gpu = nullptr;
-  // The submitter's: what is enqueued there after the request has ended finds its result.
+  // The submitter's stream: work enqueued there after the request has ended sees its result.
   GpuStream stream = nullptr;
-  // When it has happened the input is there, and the output may be written. Lives until `done`.
+  // Once it has occurred the input is complete and the output may be written. Lives until `done`.
   GpuEvent ready = nullptr;
-  // If not null, a float32 of the GPU's, there when `ready` has happened, in place of `scale`.
+  // If not null, a float32 in GPU memory that replaces `scale`, valid once `ready` has occurred.
   const void* scale = nullptr;
 };
 
 struct Request {
   std::string name;
   Signature signature;
-  // Of the data, for the warning that all ranks are fed the same; 0: not a gradient, or all zeros.
+  // A hash of the data, for the warning that all ranks have the same; 0: no gradient, or all zeros.
   uint64_t fingerprint = 0;
 
   Purpose purpose = Purpose::kStep;
-  // The script's only thread that uses the engine waits for this, and asks for nothing meanwhile.
+  // The script's only thread that uses the engine waits for it and submits nothing meanwhile.
   bool blocks = false;
-  // Such a thread has no gradients to give meanwhile, and the others need not wait for any.
+  // With `blocks`: this rank has no gradients meanwhile, so the others need not wait for any.
   bool has_no_gradients = false;
 
-  // Owned by the submitter, untouched by it until `done` has run. `input` may equal `output`.
-  // Broadcast: only `output`, which holds the data on the root.
+  // Owned by the submitter, which must not touch it until `done` has run. `input` may equal
+  // `output`. Broadcast: only `output`, which contains the data on the root.
   const void* input = nullptr;
   void* output = nullptr;
-  // In place of `input`, for each of signature.parts. In place of the outputs, which are null then,
-  // there may be an `output`: where the results go as they lie on the wire, if that is their type's
-  // memory (IsWireForm). It spares a copy.
+  // Replaces `input`, with one element for each of signature.parts. If their outputs are null,
+  // `output` receives the results in wire form, which must be the memory layout of their type
+  // (IsWireForm). That saves a copy.
   struct Buffers {
     const void* input;
     void* output;
   };
   std::vector<Buffers> parts;
-  // Allreduce of floating types: this rank's data counts times this. With 0 it counts as zeros,
-  // whatever it holds, NaN too. May differ by rank.
+  // Allreduce of floating types: a factor for this rank's data. With 0 the data counts as zeros,
+  // even if it contains NaN. May differ by rank.
   double scale = 1;
-  // Such a weight that the data has been multiplied by already.
+  // A weight already applied to the data.
   double weighed = 1;
-  // Broadcast: the group in which `signature.root` was chosen (Engine::generation), and the data
-  // laid there on it; kThisGeneration: the one in which it is submitted.
+  // Broadcast: the generation of the group in which `signature.root` was chosen and provided the
+  // data (Published::generation); kThisGeneration: the group in which it is submitted.
   static constexpr uint64_t kThisGeneration = UINT64_MAX;
   uint64_t generation = kThisGeneration;
-  static constexpr int kDeadRoot = INT32_MIN;  // `signature.root` has died since
+  static constexpr int kDeadRoot = INT32_MIN;  // `signature.root` has died
   GpuMemory memory;
   // Set by Engine::Submit.
   TimePoint submitted;
   // Allgather: called once, on the communication thread, with each rank's first dimension; returns
-  // where the result goes (all rows, in rank order), or null to fail the request.
+  // the memory for the result (all rows, in rank order), or null to fail the request.
   std::function<void*(const std::vector<int64_t>& rows)> allocate;
-  // SparseAllgather: the rows, in place of all memory above. Untouched if there are more than the
-  // signature's limit: the request then ends well.
+  // SparseAllgather: the rows, instead of all memory above. Not touched if there are more than the
+  // signature's limit; the request then ends with ok.
   RowAccess* rows = nullptr;
 
   // Runs exactly once, on the communication thread (or inside Submit when the engine has failed),
-  // under no lock. It must not block and must not destroy the engine.
+  // with no lock held. It must not block and must not destroy the engine.
   std::function<void(const Status&)> done;
 };
 

@@ -1,6 +1,6 @@
-// Whole control messages over two rings of bytes, between the leader of a node and one other rank.
+// Complete control messages over two byte rings, between the leader of a node and one other rank.
 //
-// Communication thread only. What does not fit into the ring is kept, and written when the reader
+// Communication thread only. What does not fit into the ring is kept and written once the reader
 // has made room.
 
 #ifndef TFMPI_CORE_TRANSPORT_CONTROL_CHANNEL_H_
@@ -25,7 +25,7 @@ class ControlChannel {
     Flush();
   }
 
-  // True if it moved anything, which the peer may wait for.
+  // Returns true if it moved anything; the peer may be waiting for it.
   bool Flush() {
     if (waiting_.empty()) return false;
     const size_t written = out_->Write(waiting_.data(), waiting_.size());
@@ -33,8 +33,8 @@ class ControlChannel {
     return written != 0;
   }
 
-  // False when no whole message is there. `made_room`: the peer may have more to write, for which
-  // the ring was too full.
+  // Returns false if there is no complete message. `made_room`: the peer may have more to write
+  // that did not fit into the ring.
   bool Receive(std::string* message, bool* made_room) {
     const size_t before = received_.size();
     if (const size_t readable = in_->Readable(); readable != 0) {

@@ -12,7 +12,7 @@ ControlLinks MakeStar(int rank, int size) {
 
 ControlLinks MakeTree(int rank, const std::vector<int>& leaders, int fan_out) {
   const int size = static_cast<int>(leaders.size());
-  std::vector<int> nodes;  // by number, their leaders, ascending
+  std::vector<int> nodes;  // their leaders, by node, ascending
   for (int r = 0; r < size; ++r) {
     if (leaders[r] == r) nodes.push_back(r);
   }
@@ -24,9 +24,9 @@ ControlLinks MakeTree(int rank, const std::vector<int>& leaders, int fan_out) {
   ControlLinks links;
   links.parent = parent_of(rank);
   links.between_nodes = leaders[links.parent] != leaders[rank];
-  // Parents are lower ranks than their children, so one pass finds all that are below.
+  // Parents are lower ranks than their children, so one pass finds all ranks below.
   std::vector<bool> below(leaders.size());
-  std::vector<int> child_of(leaders.size());  // by way of which it is below, as a place in children
+  std::vector<int> child_of(leaders.size());  // the index of the child through which it is reached
   for (int r = 0; r < size; ++r) {
     const int parent = parent_of(r);
     links.tree |= parent != 0;

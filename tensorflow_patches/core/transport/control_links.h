@@ -1,4 +1,4 @@
-// By way of which ranks control messages go to rank 0 and come back.
+// The path of control messages to rank 0 and back.
 //
 // Pure functions and plain data, any thread.
 
@@ -9,26 +9,27 @@
 
 namespace tfmpi {
 
-// A rank sends control messages to its parent and its children, and to nobody else.
+// A rank exchanges control messages with its parent and its children only.
 struct ControlLinks {
-  // Some ranks pass on what others say; else every rank speaks with rank 0. Alike on all ranks.
+  // Some ranks forward the messages of others; otherwise every rank exchanges messages with rank 0.
+  // The same on all ranks.
   bool tree = false;
   int parent = 0;  // of rank 0: itself
   std::vector<int> children;
-  // In a tree, of each child: it, and all that it passes on for.
+  // In a tree, for each child: the child and all ranks below it.
   std::vector<std::vector<int>> below_child;
-  std::vector<int> below;      // in a tree, ascending: this rank, and all that it passes on for
+  std::vector<int> below;      // in a tree, ascending: this rank and all ranks below it
   bool between_nodes = false;  // its parent or a child is on another node
 };
 
-// Leaders of nodes beside each other in the tree have one parent.
+// So many leaders of nodes have a common parent in the tree.
 inline constexpr int kControlFanOut = 8;
 
-// Every rank speaks with rank 0.
+// Every rank exchanges messages with rank 0.
 ControlLinks MakeStar(int rank, int size);
-// `leaders[r]`: the first rank of rank r's node. The ranks of a node speak with it; it speaks with
-// the leader above it, and with up to `fan_out` leaders below it. A parent is a lower rank than its
-// children. A star where that is one.
+// `leaders[r]`: the first rank of rank r's node. The ranks of a node exchange messages with their
+// leader; the leader does so with the leader above it and with up to `fan_out` leaders below it. A
+// parent is a lower rank than its children. Returns a star if the tree is one.
 ControlLinks MakeTree(int rank, const std::vector<int>& leaders, int fan_out = kControlFanOut);
 
 }  // namespace tfmpi

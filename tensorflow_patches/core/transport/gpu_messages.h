@@ -1,5 +1,5 @@
-// Messages between ranks whose bytes lie in memory of GPUs: of a transport that takes such memory,
-// as a CUDA-aware MPI does.
+// Messages between ranks with their data in GPU memory, for a transport that supports such memory,
+// like a CUDA-aware MPI.
 
 #ifndef TFMPI_CORE_TRANSPORT_GPU_MESSAGES_H_
 #define TFMPI_CORE_TRANSPORT_GPU_MESSAGES_H_
@@ -11,17 +11,17 @@
 
 namespace tfmpi {
 
-// Memory of this rank's GPU that one message holds.
+// The part of one message in the memory of this rank's GPU.
 struct GpuPart {
   void* data = nullptr;
   size_t bytes = 0;
 };
 
-// Communication thread, of which the GPU is current (Gpu::MakeCurrent). Waits for nobody.
+// Communication thread, with this GPU as the current one (Gpu::MakeCurrent). Never waits.
 //
-// The transport knows no streams: what is to be sent has come into memory, and what is to be
-// overwritten is read by nobody any more, when Start is called; what was received is there when
-// Test says so. Until then the memory is the transport's, and after a failure for good.
+// The transport does not know about streams. When Start is called, the data to send must be in
+// memory, and nothing may still read what will be overwritten. Received data is complete when Test
+// says so. Until then the memory belongs to the transport, and after a failure forever.
 class GpuMessages {
  public:
   static constexpr int kLanes = 4;
@@ -29,12 +29,12 @@ class GpuMessages {
 
   virtual ~GpuMessages() = default;
 
-  // An exchange of all ranks: to[r] becomes what rank r has given as from[this rank]; both have as
-  // many bytes, and none is no message. A rank's own parts are left out. All ranks start the same
-  // exchanges on a lane, in the same order; a lane has one at a time.
+  // An exchange among all ranks: to[r] receives what rank r has passed as from[this rank]. Both
+  // have the same size; size 0 sends no message. A rank's own part is skipped. All ranks start the
+  // same exchanges on a lane in the same order, and one at a time.
   virtual Status Start(int lane, const std::vector<GpuPart>& to,
                        const std::vector<GpuPart>& from) = 0;
-  // Whether what was started on the lane has ended.
+  // Whether the exchange on this lane has ended.
   virtual Status Test(int lane, bool* ended) = 0;
 };
 

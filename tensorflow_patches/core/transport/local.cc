@@ -13,7 +13,7 @@ namespace tfmpi {
 
 enum class Collective { kAllreduce, kAllgather, kBroadcast, kFinalize };
 
-// One rank's part in the collective under way.
+// One rank's part in the current collective.
 struct Part {
   Collective kind;
   const void* in;
@@ -42,8 +42,8 @@ struct LocalGroup::Shared {
   std::condition_variable changed;
   std::vector<Part> parts;  // guarded by mutex, as all below
   int arrived = 0;
-  int64_t generation = 0;  // of finished collectives
-  std::string broken;      // not empty: why the group is of no more use
+  int64_t generation = 0;  // the number of finished collectives
+  std::string broken;      // not empty: why the group is unusable
   std::vector<std::vector<ControlMessage>> inboxes;
   std::vector<char> woken;  // by rank
   std::condition_variable notified;
@@ -107,8 +107,8 @@ void LocalGroup::Shared::Execute() {
   }
 }
 
-// The last rank to arrive does the work for all, under the lock: nobody's buffer can go away
-// meanwhile.
+// The last rank to arrive does the work for all, under the lock, so that no rank's buffer can
+// disappear meanwhile.
 Status LocalGroup::Shared::Run(int rank, Part part, TimePoint deadline) {
   std::unique_lock<std::mutex> lock(mutex);
   if (!broken.empty()) return Status(Code::kUnavailable, broken);
@@ -150,7 +150,7 @@ class LocalTransport : public Transport {
   }
 
   void Wait(Clock::duration limit, bool, const std::function<bool()>& ready) override {
-    // A Wake that comes while `ready` looks, without the lock, is kept in `woken`.
+    // A Wake during `ready`, which runs without the lock, is recorded in `woken`.
     const bool now = ready();
     std::unique_lock<std::mutex> lock(shared_->mutex);
     char& woken = shared_->woken[topology_.rank];

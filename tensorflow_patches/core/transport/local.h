@@ -1,9 +1,8 @@
-// Ranks as threads of one process: the transport of the core's tests, and of a single rank on its
-// own.
+// Ranks as threads of one process: the transport of the core's tests, and of a job with one rank.
 //
-// A group is created once; each rank's engine takes one transport from it. Any thread may use its
-// own rank's transport; the group outlives them through shared ownership. Collectives verify that
-// all ranks call the same operation, so a test fails where real MPI would corrupt.
+// A group is created once; each rank's engine takes one transport from it. A thread may use only
+// its own rank's transport. The transports share ownership of the group. Collectives verify that
+// all ranks call the same operation, so a test fails where real MPI would corrupt data.
 
 #ifndef TFMPI_CORE_TRANSPORT_LOCAL_H_
 #define TFMPI_CORE_TRANSPORT_LOCAL_H_
@@ -20,10 +19,10 @@ class LocalGroup {
   explicit LocalGroup(int size);
   ~LocalGroup();
 
-  // At most once per rank.
+  // At most one call per rank.
   std::unique_ptr<Transport> CreateTransport(int rank);
 
-  // From now on every operation of every rank fails with `reason`, as when a peer has died.
+  // From now on every operation of every rank fails with `reason`, as after the death of a peer.
   void Break(const std::string& reason);
 
   struct Shared;

@@ -1,7 +1,7 @@
-// How the ranks that are left meet when others have died: what a transport can do that can go on.
+// How survivors regroup after a death: the interface of a transport that supports it.
 //
-// Communication thread only. Whoever learns of a death makes all others learn of it, so that no
-// rank waits for one that has gone to meet the others.
+// Communication thread only. A rank that learns of a death makes all others learn of it, so that no
+// rank waits for one that has left to regroup.
 
 #ifndef TFMPI_CORE_TRANSPORT_MEMBERSHIP_H_
 #define TFMPI_CORE_TRANSPORT_MEMBERSHIP_H_
@@ -19,14 +19,14 @@ class Membership {
  public:
   virtual ~Membership() = default;
 
-  // Whether a rank of the group has died, or one that knows of it has said No. Cheap, waits for
-  // nobody. Once it is true, operations of the transport fail, on all ranks.
+  // Whether a rank of the group has died, or one that knows of a death has voted no. Cheap, does
+  // not wait. Once it is true, operations of the transport fail on all ranks.
   virtual bool HasFailedRank() = 0;
-  // All living ranks call it. `all`: every one of them has said yes, and none has died; the same on
-  // all. No disturbs the group at once. Not ok: some did not come until the deadline.
+  // Called by all living ranks. `all`: every one of them voted yes and none has died; the same on
+  // all. A no interrupts the group at once. Not ok: some did not call it before the deadline.
   virtual Status Agree(bool yes, TimePoint deadline, bool* all) = 0;
-  // All living ranks call it, after an Agree that was not unanimous: a transport among them, in
-  // their order. It may be disturbed again already.
+  // Called by all living ranks, after an Agree that was not unanimous: returns a transport among
+  // them, in rank order. The new group may already have failed again.
   virtual Status Regroup(std::unique_ptr<Transport>* next) = 0;
 };
 

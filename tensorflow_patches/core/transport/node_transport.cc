@@ -11,8 +11,8 @@
 namespace tfmpi {
 namespace {
 
-// Messages of other nodes wake nobody: looked for after pauses that grow from the first to the
-// last.
+// Messages from other nodes wake no rank; they are looked for after pauses that grow from the first
+// of these to the second.
 constexpr std::chrono::microseconds kShortestPoll{20};
 constexpr std::chrono::microseconds kLongestPoll{200};
 constexpr int kPollsPerDoubling = 16;
@@ -31,8 +31,8 @@ class NodeTransport : public Transport {
         one_node_(memory.ranks() == topology_.size),
         links_(leaders.empty() ? MakeStar(topology_.rank, topology_.size)
                                : MakeTree(topology_.rank, leaders)) {
-    // Messages go to and from the node's first rank, if it passes them on or is rank 0: the ranks
-    // beside it use their rings.
+    // The node's first rank exchanges messages with the other ranks of the node, through their
+    // rings, if it forwards messages or is rank 0.
     if (node_ranks[0] != 0 && !links_.tree) return;
     for (int r = 1; r < memory_.ranks(); ++r) {
       RankState& state = memory_.state(r);
@@ -73,8 +73,8 @@ class NodeTransport : public Transport {
 
   ControlLinks links() const override { return links_; }
 
-  // What a node's first rank says may not fit into the rings at once. The others must not wait so:
-  // it reads nothing meanwhile.
+  // The messages of a node's first rank may not fit into the rings at once. Other ranks must not
+  // wait like this: the first rank reads nothing meanwhile.
   Status Flush(TimePoint deadline) override {
     if (memory_.rank() != 0) return Status();
     for (Peer& neighbour : peers_) {
@@ -85,9 +85,9 @@ class NodeTransport : public Transport {
           wait.Reset();
         } else if (Clock::now() >= deadline) {
           return Status(Code::kDeadlineExceeded, "rank " + std::to_string(neighbour.rank) +
-                                                     " does not read what rank " +
+                                                     " does not read the messages of rank " +
                                                      std::to_string(topology_.rank) +
-                                                     " tells it: its process hangs or has died");
+                                                     ": its process hangs or has died");
         } else if (options_.has_failed_rank && options_.has_failed_rank()) {
           return Status(Code::kUnavailable, "a rank has died");
         } else {
@@ -105,7 +105,7 @@ class NodeTransport : public Transport {
           limit, std::min<Clock::duration>(kShortestPoll * (1 << doublings), kLongestPoll));
     }
     SpinWait wait(memory_, SleepState::kBetween, Clock::duration::zero());
-    wait.Pause(limit);  // lies down
+    wait.Pause(limit);  // announces that it will sleep
     if (ready() || Readable()) return;
     if (Blocked()) limit = std::min<Clock::duration>(limit, kLongestPoll);
     wait.Pause(limit);  // sleeps
@@ -180,7 +180,7 @@ class NodeTransport : public Transport {
     return NodeBuffers::Make(&node_, options, deadline, made, why);
   }
 
-  // Not through the memory of the node, which GPUs cannot be in.
+  // Not through the node's shared memory, which cannot contain GPU memory.
   GpuMessages* gpu_messages() override { return all_->gpu_messages(); }
 
   Transport* rail() override { return rail_.get(); }
@@ -192,7 +192,7 @@ class NodeTransport : public Transport {
   }
 
  private:
-  // A rank of this node that this rank exchanges control messages with.
+  // A rank of this node with which this rank exchanges control messages.
   struct Peer {
     int rank;
     int local_rank;

@@ -26,7 +26,7 @@ class RoundingRail : public Transport {
       return between_->Allreduce(in, out, reduction, deadline);
     }
     narrow_.resize(reduction.count * SizeOf(wire_));
-    // The scale first, so that the sum of many ranks stays in the range of a float16.
+    // Scaled first, so that the sum over many ranks stays in the range of a float16.
     Unpack(wire_, in, narrow_.data(), reduction.count, reduction.scale);
     const Status status = between_->Allreduce(
         narrow_.data(), narrow_.data(), {reduction.count, wire_, ReduceOp::kSum, 1}, deadline);

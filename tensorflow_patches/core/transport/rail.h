@@ -1,4 +1,4 @@
-// The ranks of one local rank, one of each node, between which float32 sums may travel rounded.
+// The ranks with one local rank, one per node; float32 sums between them may be rounded.
 
 #ifndef TFMPI_CORE_TRANSPORT_RAIL_H_
 #define TFMPI_CORE_TRANSPORT_RAIL_H_
@@ -9,8 +9,8 @@
 
 namespace tfmpi {
 
-// `between` with float32 sums rounded to `wire`: kFloat16 or kBfloat16; kFloat32 rounds nothing.
-// Null for null.
+// Returns `between`, with float32 sums rounded to `wire`: kFloat16 or kBfloat16; kFloat32 rounds
+// nothing. Null if `between` is null.
 std::unique_ptr<Transport> MakeRail(std::unique_ptr<Transport> between, DataType wire);
 
 }  // namespace tfmpi

@@ -8,9 +8,9 @@ namespace tfmpi {
 namespace {
 
 constexpr char kHello[] = "tensorflow.mpi hello\n";
-constexpr char kVerdict[] = "tensorflow.mpi verdict\n";  // and nothing more if all is well
+constexpr char kVerdict[] = "tensorflow.mpi verdict\n";  // with nothing after it if all is well
 constexpr char kHeard[] = "tensorflow.mpi heard\n";
-// So long rank 0, which is about to end with an error, waits for the others to have heard of it.
+// How long rank 0, about to end with an error, waits for the others to receive it.
 constexpr std::chrono::seconds kFarewell{2};
 constexpr std::chrono::milliseconds kLook{10};
 constexpr char kUnset[] = "nothing";
@@ -29,7 +29,7 @@ std::vector<std::string> Lines(const std::string& text) {
   return lines;
 }
 
-// Of one setting: which ranks have which value.
+// The values of one setting, and the ranks that have each.
 struct Values {
   std::string name;
   std::vector<std::pair<std::string, std::vector<int>>> ranks;
@@ -52,7 +52,7 @@ struct Values {
   }
 };
 
-// In the order in which they first occur.
+// In order of first occurrence.
 std::vector<Values> Collect(const std::vector<std::string>& settings) {
   std::vector<Values> all;
   std::map<std::string, size_t> places;
@@ -91,7 +91,7 @@ class Caller {
       const std::string differences = Differences(settings);
       if (!differences.empty()) status = Status(Code::kFailedPrecondition, differences);
     }
-    // To those, too, whose word has not come yet.
+    // Also to ranks whose settings have not arrived.
     for (int rank = 1; rank < size_; ++rank) {
       const Status sent = transport_.Send(rank, kVerdict + status.message());
       if (!sent.ok()) return sent;
@@ -121,7 +121,7 @@ class Caller {
     const std::string& answer = inbox.front().bytes;
     if (!StartsWith(answer, kVerdict)) {
       return Status(Code::kFailedPrecondition,
-                    "rank 0 runs another build of this wheel; install the same on all nodes");
+                    "rank 0 runs another build of this wheel; install the same wheel on all nodes");
     }
     const std::string why = answer.substr(sizeof kVerdict - 1);
     if (why.empty()) return Status();
@@ -140,7 +140,7 @@ class Caller {
       }
       if (absent != missing) {
         missing = absent;
-        Waits(missing.empty() ? "" : NameRanks(missing) + " to tell their settings");
+        Waits(missing.empty() ? "" : NameRanks(missing) + " to send their settings");
       }
       if (missing.empty()) return Status();
       std::vector<ControlMessage> inbox;
@@ -148,9 +148,10 @@ class Caller {
       if (!status.ok()) return status;
       for (const ControlMessage& message : inbox) {
         if (!StartsWith(message.bytes, kHello)) {
-          return Status(Code::kFailedPrecondition,
-                        NameRanks({message.source}) +
-                            " runs another build of this wheel; install the same on all nodes");
+          return Status(
+              Code::kFailedPrecondition,
+              NameRanks({message.source}) +
+                  " runs another build of this wheel; install the same wheel on all nodes");
         }
         (*there)[message.source] = true;
         (*settings)[message.source] = message.bytes.substr(sizeof kHello - 1);
@@ -166,7 +167,7 @@ class Caller {
     }
   }
 
-  // Until the others have heard why this rank ends, or it must be taken that they do not listen.
+  // Waits until the others have received the reason why this rank ends, or must be assumed gone.
   void AwaitFarewells() {
     const TimePoint deadline = Clock::now() + kFarewell;
     for (int heard = 1; heard < size_ && Clock::now() < deadline;) {
@@ -201,7 +202,7 @@ std::string NameRanks(const std::vector<int>& ranks) {
 
 std::string Differences(const std::vector<std::string>& settings) {
   const std::vector<Values> all = Collect(settings);
-  // Other builds have other settings, which are not the cause.
+  // Other builds have other settings, but the build is the cause.
   if (!all.empty() && all.front().ranks.size() > 1) {
     return "the ranks run different builds, " + all.front().Describe() +
            "; install the same wheel on all nodes";
@@ -214,8 +215,8 @@ std::string Differences(const std::vector<std::string>& settings) {
   }
   if (text.empty()) return text;
   return "the ranks' settings differ, and would make them train different models: " + text +
-         ". Set them alike everywhere; to other nodes Open MPI's mpirun passes the variables that "
-         "it is told to:" +
+         ". Set them to the same values everywhere; Open MPI's mpirun passes them to other nodes "
+         "only with" +
          names;
 }
 

@@ -1,8 +1,8 @@
-// Whether the ranks may run together: asked before anything that depends on how they were set up.
+// Checks whether the ranks may run together, before anything that depends on their settings.
 //
-// The first messages of a group, in a form that stays what it is, so that ranks of other builds
-// are named, too. Each rank tells rank 0 its settings; rank 0 compares them, and tells all what
-// came of it. Collective, on the thread that creates the engine, before the engine exists.
+// The first messages of a group. Their format never changes, so that ranks of other builds can be
+// named, too. Each rank sends its settings to rank 0, which compares them and sends the result to
+// all. Collective, on the thread that creates the engine, before the engine exists.
 
 #ifndef TFMPI_CORE_TRANSPORT_ROLL_CALL_H_
 #define TFMPI_CORE_TRANSPORT_ROLL_CALL_H_
@@ -16,22 +16,23 @@
 namespace tfmpi {
 
 struct RollCallOptions {
-  // Lines "NAME=value", which must be the same on all ranks. The first is what build this is.
+  // Lines "NAME=value", which must be the same on all ranks. The first identifies the build.
   std::string settings;
-  // Rank 0 waits so long for the others, and they longer, for it knows who is missing.
+  // Rank 0 waits this long for the others, and they wait longer, since it knows who is missing.
   Clock::duration timeout = std::chrono::seconds(120);
   Clock::duration grace = std::chrono::seconds(30);
-  // Told whom this rank waits for, whenever that changes.
+  // Called with the ranks that this one waits for, whenever that changes.
   std::function<void(const std::string&)> waits;
 };
 
-// kFailedPrecondition on all ranks if their settings differ, with all values and their ranks.
+// kFailedPrecondition on all ranks if their settings differ, with all values and the ranks that
+// have them.
 Status RollCall(Transport* transport, const RollCallOptions& options);
 
-// By rank, what was to be the same; "" if it is, else one line.
+// `settings` by rank. Returns "" if they are the same, else one line.
 std::string Differences(const std::vector<std::string>& settings);
 
-// "rank 1", "ranks 1, 3 and 4"; of very many the first.
+// "rank 1", "ranks 1, 3 and 4"; of a long list only the beginning.
 std::string NameRanks(const std::vector<int>& ranks);
 
 }  // namespace tfmpi

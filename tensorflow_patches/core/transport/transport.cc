@@ -5,7 +5,7 @@
 
 namespace tfmpi {
 
-// By way of memory of its own.
+// Uses temporary memory of its own.
 Status Transport::SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes,
                                   RowAccess* access, TimePoint deadline) {
   std::vector<size_t> bytes;

@@ -1,10 +1,10 @@
-// The one virtual seam between the engine and whatever moves the bytes: MPI, or threads in tests.
+// The only virtual interface between the engine and what moves the bytes: MPI, or threads in tests.
 //
-// Who calls: the engine's communication thread, but for what says "any thread"; before that thread
-// exists, and when it has ended, the thread that creates the engine. Who owns: the caller owns
-// every buffer; a transport keeps no pointer once a call has returned. Every blocking call takes a
-// deadline and returns kDeadlineExceeded when it passes; after any failure the transport's state is
-// undefined and the engine uses it no more.
+// Called on the engine's communication thread, except for calls marked "any thread"; before that
+// thread exists, and after its end, on the thread that creates the engine. The caller owns every
+// buffer; a transport keeps no pointer after a call has returned. Every blocking call takes a
+// deadline and returns kDeadlineExceeded when it has passed. After any failure the state of the
+// transport is undefined, and the engine does not use it any more.
 
 #ifndef TFMPI_CORE_TRANSPORT_TRANSPORT_H_
 #define TFMPI_CORE_TRANSPORT_TRANSPORT_H_
@@ -33,7 +33,7 @@ struct Topology {
   int local_rank = 0;  // rank among the ranks of this node
   int local_size = 1;  // ranks on this node
   int nodes = 1;
-  int cores = 1;       // that the ranks of this node may use together
+  int cores = 1;       // that the ranks of this node can use together
   int node_first = 0;  // the rank whose local rank is 0 here
 };
 
@@ -54,78 +54,79 @@ class Transport {
   // Any thread. For people: "MPI (Open MPI v5.0.11)".
   virtual std::string description() const = 0;
 
-  // Control plane: small messages, delivered in order between two ranks. Send and Receive wait for
-  // no peer.
+  // Control plane: small messages, delivered in order between two ranks. Send and Receive never
+  // wait for a peer.
   virtual Status Send(int peer, const std::string& bytes) = 0;
   virtual Status Receive(std::vector<ControlMessage>* inbox) = 0;
-  // Between which ranks the engine's messages go. The same as long as the group is.
+  // The ranks between which the engine's messages travel. Constant for the lifetime of the group.
   virtual ControlLinks links() const { return MakeStar(topology().rank, topology().size); }
-  // Who has passed a response list on, before it takes part in an operation that its children begin
-  // when they have read all that was sent: waits until that has left. They read whenever they are
-  // in no operation.
+  // Called by a rank that has sent a response list down, before it joins an operation that its
+  // children start once they have read it: waits until all messages have left. Children read
+  // messages whenever they are in no operation.
   virtual Status Flush(TimePoint deadline) {
     (void)deadline;
     return Status();
   }
-  // Sleeps until a message may be there, Wake is called, or `limit` has passed; not at all if
-  // `ready` is true once others can know of the waiter. May return early. `expecting`: a message
-  // should come soon; else one may lie there until `limit`, where messages wake nobody.
+  // Sleeps until a message may have arrived, Wake is called, or `limit` has passed; returns at once
+  // if `ready` is true after others can see that this rank waits. May return early. `expecting`: a
+  // message is expected soon; otherwise, where messages wake nobody, one may wait until `limit`.
   virtual void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) = 0;
-  // Whether a thread that waits for peers may poll for them: each rank has a core of its own, and
-  // nothing has to be asked of a library.
+  // Whether a thread that waits for peers may poll: each rank has its own core, and polling calls
+  // no library.
   virtual bool MayPoll() const { return false; }
-  // Any thread. Cheap when nobody waits.
+  // Any thread. Cheap if no rank waits.
   virtual void Wake() = 0;
 
-  // A word that all ranks share, zero at first, for the engine's votes; null where there is none.
+  // A word that all ranks share, initially zero, for the engine's votes; null if there is none.
   virtual std::atomic<uint64_t>* SharedWord() { return nullptr; }
-  // Where there is one: so many numbers of each rank, which that rank writes and all may read.
+  // If there is one: so many numbers for each rank, written by that rank and read by all.
   static constexpr size_t kSharedNumbers = 8;
   virtual std::atomic<int64_t>* SharedNumbers(int rank) {
     (void)rank;
     return nullptr;
   }
-  // After a change of the word: ends the sleep of all who sleep in Wait.
+  // After a change of the word: wakes all ranks that sleep in Wait.
   virtual void WakePeers() {}
 
   // Data plane: collective, called by all ranks in one agreed order. `in` may equal `out`. The
   // result has the same bits on every rank. The op is not kAverage.
   virtual Status Allreduce(const void* in, void* out, const Reduction& reduction,
                            TimePoint deadline) = 0;
-  // What the MPI library does itself, for comparison; no scale. A deadline of TimePoint::max() is
-  // none: the call may then block.
+  // The MPI library's own operation, for comparison; without a scale. A deadline of
+  // TimePoint::max() means none: the call may then block.
   virtual Status PlainAllreduce(const void* in, void* out, const Reduction& reduction,
                                 TimePoint deadline) {
     return Allreduce(in, out, reduction, std::min(deadline, Clock::now() + std::chrono::hours(1)));
   }
-  // `bytes[r]` comes from rank r; `out` holds them one after another. `in` may be its place there.
+  // `bytes[r]` bytes come from rank r; `out` receives them in rank order. `in` may be its own place
+  // there.
   virtual Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
                            TimePoint deadline) = 0;
-  // `rows[r]` rows of rank r, of `row_bytes` each. Calls Put and Take of `access`.
+  // `rows[r]` rows come from rank r, with `row_bytes` each. Calls Put and Take of `access`.
   virtual Status SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes,
                                  RowAccess* access, TimePoint deadline);
   virtual Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) = 0;
 
-  // Collective over all ranks: buffers of so many bytes each (shm/node_buffers.h), in which the
-  // ranks of a node reduce in place, and the nodes among themselves. `made` stays null, and `why`
-  // empty, where the ranks have none, alike on all; with a reason where this node's cannot have
-  // them: others may. They end before this.
+  // Collective over all ranks: creates buffers of `bytes` each (shm/node_buffers.h), in which the
+  // ranks of a node reduce in place, and the nodes among themselves. `made` stays null with an
+  // empty `why` if this transport has none, the same on all ranks; with a reason if this node
+  // cannot have them, though others may. The buffers must be destroyed before the transport.
   virtual Status MakeNodeBuffers(size_t bytes, TimePoint deadline,
                                  std::unique_ptr<NodeBuffers>* made, std::string* why) {
     (void)bytes, (void)deadline, (void)made, (void)why;
     return Status();
   }
 
-  // Between GPUs, where what moves the bytes takes their memory; null: it does not say that it
-  // does. Each rank knows of itself alone. Lives as long.
+  // For data in GPU memory, if the library that moves the bytes supports it; null: it does not say
+  // so. A rank knows only about itself. Lives as long as this.
   virtual GpuMessages* gpu_messages() { return nullptr; }
 
-  // The ranks with this local rank, one of each node: for Allreduce alone, among the collective
-  // calls of all. What travels between nodes travels so: rounded, where that is wanted. Null: there
-  // is one node, or they have different numbers of ranks. It lives as long as this.
+  // The ranks with this local rank, one per node: for Allreduce only, in the common order of
+  // collective calls. Carries the data between nodes, rounded if that is configured. Null: there is
+  // one node, or the nodes have different numbers of ranks. Lives as long as this.
   virtual Transport* rail() { return nullptr; }
 
-  // How its ranks go on without those that die (membership.h); null: they cannot. Lives as long.
+  // How the ranks continue after deaths (membership.h); null: they cannot. Lives as long as this.
   virtual Membership* membership() { return nullptr; }
 
   // Leaves the group in order; the last call. Only after all ranks have agreed to end.

@@ -71,7 +71,7 @@ struct TfMpiOperation {
     std::lock_guard<std::mutex> lock(mutex);
     status = result;
     ended = true;
-    ended_changed.notify_all();  // under the lock: the waiter deletes this object
+    ended_changed.notify_all();  // under the lock, because the waiter then deletes this object
   }
 
   bool Wait(double seconds) {
@@ -104,7 +104,7 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
   runtime.plugin.ranks_per_node = options->ranks_per_node;
   runtime.plugin.node.wire = static_cast<tfmpi::DataType>(options->wire);
   tfmpi::SparseAverage::SetMode(static_cast<tfmpi::SparseMode>(options->sparse));
-  // Not through Python: the communication thread must never wait for its lock.
+  // Not through Python: the communication thread must never wait for the interpreter's lock.
   runtime.engine.log = [](const std::string& line) {
     const tfmpi::Topology& topology = GetEngine()->topology();
     std::fprintf(stderr, "tensorflow.mpi rank %d/%d: %s\n", topology.rank, topology.size,

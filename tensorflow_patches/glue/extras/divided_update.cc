@@ -15,23 +15,23 @@ namespace {
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-// Less is updated faster than the ranks can agree that it was.
+// A smaller update takes less time than the ranks need to exchange rows.
 constexpr int64_t kMinBytes = 512 << 10;
 
-// Consecutive indices are dealt out evenly, and so are those with a common factor.
+// Distributes consecutive indices evenly, and also those with a common factor.
 int OwnerOf(int64_t index, int ranks) {
   const uint64_t mixed = static_cast<uint64_t>(index) * 0x9e3779b97f4a7c15u;
   return static_cast<int>((mixed >> 32) * static_cast<uint64_t>(ranks) >> 32);
 }
 
 constexpr size_t kLine = 64;
-// The rows of a large table lie in no cache.
+// The rows of a large table are in no cache.
 constexpr int64_t kRowsAhead = 8;
-constexpr size_t kMaxAhead = 1024;  // bytes of each
+constexpr size_t kMaxAhead = 1024;  // bytes of each row
 
 }  // namespace
 
-// False if they do not have a row for every row of the variable.
+// Returns false if one of them does not have a row for every row of the variable.
 bool DividedUpdate::ReadStates(OpKernelContext* context, std::vector<State>* states) {
   for (int input = 0; input < context->num_inputs(); ++input) {
     if (!IsState(context, input)) continue;
@@ -55,7 +55,7 @@ bool DividedUpdate::Divide(OpKernelContext* context, const Tensor& indices) {
   for (const State& state : states) row_bytes_ += state.row_bytes;
   if (indices.NumElements() * static_cast<int64_t>(row_bytes_) < kMinBytes) return false;
   indices_ = WideIndices(indices);
-  // Every rank's stock kernel complains of an index that is out of range.
+  // An index that is out of range is left to every rank's stock kernel, which reports it.
   const int64_t table_rows = states.front().value.dim_size(0);
   if (std::any_of(indices_.begin(), indices_.end(),
                   [&](int64_t index) { return index < 0 || index >= table_rows; })) {
@@ -70,7 +70,7 @@ bool DividedUpdate::Divide(OpKernelContext* context, const Tensor& indices) {
   return true;
 }
 
-// On the way each rank's rows follow a header, a row with the fingerprint of all indices.
+// On the wire each rank's rows follow a header row with the fingerprint of all indices.
 void DividedUpdate::AddTo(RequestGroup* group, OpKernelContext* context, const std::string& name) {
   name_ = name;
   ReadStates(context, &states_);
@@ -92,10 +92,10 @@ absl::Status DividedUpdate::Finish() {
 
 void DividedUpdate::NoteDifference(int rank, const std::string& what) {
   if (!status_.ok()) return;
-  status_ = absl::InvalidArgumentError(absl::StrCat(
-      "rank ", topology_.rank, "/", topology_.size, ": '", name_,
-      "': the averaged rows differ from those of rank ", rank, " ", what,
-      "; what the script does to gradients after their average must be the same on all ranks"));
+  status_ = absl::InvalidArgumentError(
+      absl::StrCat("rank ", topology_.rank, "/", topology_.size, ": '", name_,
+                   "': the averaged rows differ from those of rank ", rank, " ", what,
+                   "; the script must process averaged gradients in the same way on all ranks"));
 }
 
 void DividedUpdate::Begin(const std::vector<int64_t>& rows, int) {
@@ -147,7 +147,7 @@ void DividedUpdate::Take(int rank, int64_t begin, int64_t end, const char* from)
     if (i == 0) continue;
     const char* next = from;
     for (const State& state : states_) {
-      // This rank has no use for them soon.
+      // This rank will not need them soon.
       StreamCopy(Row(state, places[i - 1]), next, state.row_bytes);
       next += state.row_bytes;
     }

@@ -1,15 +1,14 @@
-// An extra: the update of the rows of one sparse Apply, divided among the ranks of a node.
+// An extra: the row updates of one sparse Apply op, divided among the ranks of a node.
 //
-// Every rank has the same averaged rows, and would update every row of the variable and its slots
-// in the same way. Instead each row is updated by one rank, its owner, and the others copy what
-// came out: an update reads and computes, a copy only writes. The bits are the same. A row has the
-// same owner in every step, so that of updates that run side by side none is lost; copies are made
-// on the communication thread, in one order on all ranks.
+// Every rank has the same averaged rows and would update every row of the variable and its slots in
+// the same way. Instead each row is updated by one rank, its owner, and the others copy the result:
+// an update reads and computes, a copy only writes. The bits are the same. A row has the same owner
+// in every step, so concurrent updates are not lost; copies are made on the communication thread,
+// in the same order on all ranks.
 //
-// A kernel makes one per execution, on an inter-op thread: Divide, then the stock kernel on
-// PlacesOf this rank, then AddTo a group. When the group has ended, Finish; PlacesOf each of
-// absent() are left for the stock kernel then. The engine calls the rest on the communication
-// thread.
+// A kernel creates one per execution, on an inter-op thread: Divide, then the stock kernel on
+// PlacesOf this rank, then AddTo a group. When the group has ended: Finish, and the stock kernel on
+// PlacesOf each of absent(). The engine calls the rest on the communication thread.
 
 #ifndef TFMPI_GLUE_EXTRAS_DIVIDED_UPDATE_H_
 #define TFMPI_GLUE_EXTRAS_DIVIDED_UPDATE_H_
@@ -28,18 +27,18 @@ class DividedUpdate : public RowAccess {
  public:
   explicit DividedUpdate(const Topology& topology) : topology_(topology) {}
 
-  // False if every rank is to update all rows: then nothing is done. `indices` [n], int32 or int64,
-  // of `context`'s op; the answer is the same on all ranks if they are.
+  // Returns false, and does nothing, if every rank is to update all rows. `indices` [n], int32 or
+  // int64, of `context`'s op; the result is the same on all ranks if the indices are.
   bool Divide(tensorflow::OpKernelContext* context, const tensorflow::Tensor& indices);
-  // Which of the indices are a rank's.
+  // The positions of the indices that a rank owns.
   const std::vector<int64_t>& PlacesOf(int rank) const { return places_[rank]; }
 
-  // Once the stock kernel has updated this rank's rows. This object outlives the group.
+  // Call it after the stock kernel has updated this rank's rows. This object outlives the group.
   void AddTo(RequestGroup* group, tensorflow::OpKernelContext* context, const std::string& name);
-  // The ranks that did not take part, for their script has ended.
+  // The ranks that did not take part because their script has ended.
   const std::vector<int>& absent() const { return absent_; }
 
-  // When the group has ended, however. Not ok if the ranks' rows were not the same.
+  // Call it when the group has ended, with any result. Not ok if the ranks' rows differed.
   absl::Status Finish();
 
   void Begin(const std::vector<int64_t>& rows, int contributors) override;
@@ -54,7 +53,7 @@ class DividedUpdate : public RowAccess {
     size_t row_bytes;
   };
 
-  // The row that the index at `place` names.
+  // The row for the index at position `place`.
   char* Row(const State& state, int64_t place) const {
     return state.rows + static_cast<size_t>(indices_[place]) * state.row_bytes;
   }
@@ -69,7 +68,7 @@ class DividedUpdate : public RowAccess {
   uint64_t fingerprint_ = 0;
   std::vector<int64_t> indices_;
   std::vector<std::vector<int64_t>> places_;  // by rank
-  std::vector<State> states_;                 // while the request is under way
+  std::vector<State> states_;                 // while the request is pending
   std::vector<int> absent_;
   absl::Status status_;
 };

@@ -16,7 +16,7 @@ namespace {
 // Null: off. Never destroyed: tensors are freed while the process exits.
 std::atomic<BlockCache*> g_blocks{nullptr};
 
-// std::align_val_t from TensorFlow 2.21 on, before it an int: both come in the same register.
+// std::align_val_t since TensorFlow 2.21, before that an int: both are passed in the same register.
 using Malloc = void* (*)(size_t, size_t);
 using Free = void (*)(void*);
 
@@ -24,8 +24,8 @@ constexpr char kMalloc[] = "_ZN3tsl4port13AlignedMallocEmSt11align_val_t";
 constexpr char kOlderMalloc[] = "_ZN3tsl4port13AlignedMallocEmi";
 constexpr char kFree[] = "_ZN3tsl4port11AlignedFreeEPv";
 
-// The definition in libtensorflow_framework, which ours hides. No static with a guard: TensorFlow's
-// static constructors call it.
+// The definition in libtensorflow_framework, which ours hides. No static that needs a guard,
+// because TensorFlow's static constructors call it.
 template <typename Function, const char* kName, const char* kOlderName = kName>
 Function Stock() {
   static std::atomic<Function> found{nullptr};
@@ -54,7 +54,7 @@ void* Allocate(size_t size, size_t alignment) {
   return block != nullptr ? block : StockMalloc(size, alignment);
 }
 
-// Every tensor passes here when it is freed: large ones are told apart by their address.
+// Every tensor comes through here when it is freed: large ones are recognized by their address.
 bool Take(void* memory) {
   BlockCache* const blocks = g_blocks.load(std::memory_order_acquire);
   if (blocks == nullptr || memory == nullptr) return false;
@@ -72,8 +72,8 @@ void KeepTensorMemory() {
 
 }  // namespace tfmpi
 
-// By their symbols, as the headers of one TensorFlow have one signature each: the later ones are
-// those before 2.21, the stock one with an int there is an inline call of the first.
+// By symbol, since the headers of one TensorFlow declare only one signature: the later ones are
+// from before 2.21, whose stock function with an int is now an inline call of the first.
 #define TFMPI_INTERPOSED(symbol) __asm__(symbol) __attribute__((visibility("default"), used))
 
 extern "C" {
@@ -95,7 +95,7 @@ void tfmpi_aligned_free(void* memory) {
   if (!tfmpi::Take(memory)) tfmpi::StockFree(memory);
 }
 
-// The stock ones do not look at the size either.
+// The stock functions ignore the size, too.
 void tfmpi_aligned_sized_free(void* memory, size_t size, std::align_val_t alignment)
     TFMPI_INTERPOSED("_ZN3tsl4port16AlignedSizedFreeEPvmSt11align_val_t");
 void tfmpi_aligned_sized_free(void* memory, size_t /*size*/, std::align_val_t /*alignment*/) {

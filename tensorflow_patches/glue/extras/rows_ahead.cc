@@ -11,8 +11,8 @@ using tensorflow::Tensor;
 namespace {
 
 constexpr int64_t kLine = 64;
-// Of a block. In wide rows the processor reads ahead itself, and more would push out what came
-// first.
+// Bytes per block. In wide rows the processor prefetches by itself, and more data would evict what
+// was read first.
 constexpr int64_t kMaxTouched = 256 << 10;
 
 template <typename Index>

@@ -1,8 +1,8 @@
-// An extra: the rows of a table that a stock kernel is about to update, read ahead.
+// An extra: reads the rows of a table before a stock kernel updates them.
 //
-// Those of other ranks lie in no cache, and a stock kernel waits for memory row by row. So it gets
-// blocks of rows, each of which is read at once before it is updated. (Of as many prefetches most
-// are dropped.)
+// Rows of other ranks are in no cache, and a stock kernel waits for memory row by row. So it gets
+// blocks of rows, and all rows of a block are read before they are updated. (Most of as many
+// prefetches would be dropped.)
 
 #ifndef TFMPI_GLUE_EXTRAS_ROWS_AHEAD_H_
 #define TFMPI_GLUE_EXTRAS_ROWS_AHEAD_H_
@@ -13,14 +13,14 @@
 
 namespace tfmpi {
 
-// Rows of a block; so each slice of values and indices is as well aligned as the whole.
+// Rows per block; with this size each slice of values and indices is as well aligned as the whole.
 inline constexpr int64_t kBlockOfRows = 128;
 
-// Reads the rows `indices` of `table`, which has some, unless they are wide; passes over an index
-// that is out of range. `indices`: int32 or int64.
+// Reads the rows `indices` of `table`, which must not be empty, unless they are wide; skips indices
+// that are out of range. `indices`: int32 or int64.
 void TouchRows(const tensorflow::Tensor& table, const tensorflow::Tensor& indices);
 
-// Whether all of `indices`, int32 or int64, are rows of a table with so many.
+// Whether all `indices`, int32 or int64, are in [0, table_rows).
 bool AreRows(const tensorflow::Tensor& indices, int64_t table_rows);
 
 }  // namespace tfmpi

@@ -25,8 +25,8 @@ namespace {
 
 constexpr int kHandle = 0, kIndices = 1, kUpdates = 2;  // inputs
 
-// The stock kernel shares out the rows among its threads, if it has some. Of what it refuses it
-// names the place or the shape, which would be those of a block.
+// Whether to run on blocks of rows. Not if the stock kernel would divide the rows among threads, or
+// would reject something: its error names a position or shape, which would be that of the block.
 bool InBlocks(OpKernelContext* context, const Tensor& table) {
   const Tensor& indices = context->input(kIndices);
   if (!ExtrasThatAreOn().rows_ahead) return false;
@@ -76,13 +76,13 @@ void ScatterInPlace::Compute(OpKernelContext* context) {
         std::memcpy(Data(copy), Data(*value), value->TotalBytes());
         *value = copy;
       }
-      // The stock kernel takes the lock of the variable that it is given, and sets its mode: these
-      // are another's, of the same memory.
+      // The stock kernel takes the lock of the variable it is given and sets its mode; so it is
+      // given another variable with the same memory.
       const tensorflow::core::RefCountPtr<Var> same(new Var(value->dtype()));
       *same->tensor() = *value;
       same->is_initialized = true;
       same->copy_on_read_mode.store(true);
-      same->Ref();  // the handle's
+      same->Ref();  // held by the handle
       Tensor handle(tensorflow::DT_RESOURCE, TensorShape({}));
       handle.scalar<tensorflow::ResourceHandle>()() =
           tensorflow::ResourceHandle::MakeRefCountingHandle(same.get(),

@@ -1,13 +1,13 @@
-// An extra: the decorated kernel of ResourceScatterAdd, Sub and Update, by which Keras and tf_keras
-// update the rows of an embedding.
+// An extra: the decorated kernel of ResourceScatterAdd, Sub and Update, with which Keras and
+// tf_keras update the rows of an embedding.
 //
-// A stock scatter puts its variable into copy-on-read mode for good: every op that reads the whole
-// of it, as Keras's Embedding does in each step, then copies the table. Here a variable stays as it
-// is, and is copied when it is written, if somebody still holds what was read, as by a dense
-// optimizer op; what else it takes is the variable's lock, which a stock scatter shares with
-// readers. What another op has put into copy-on-read mode stays in it.
+// A stock scatter puts its variable into copy-on-read mode permanently: every op that reads all of
+// it, like Keras's Embedding in each step, then copies the table. Here the variable keeps its mode,
+// and is copied before a write if a previous read still holds it, like in a dense optimizer op. It
+// takes the variable's exclusive lock, where a stock scatter shares the lock with readers. A
+// variable that another op has put into copy-on-read mode stays in it.
 //
-// Made by the decorating factory (registration/decorators.cc), owns the stock kernel. TensorFlow
+// Created by the decorating factory (registration/decorators.cc), owns the stock kernel. TensorFlow
 // calls Compute on an inter-op thread.
 
 #ifndef TFMPI_GLUE_EXTRAS_SCATTER_IN_PLACE_H_
@@ -23,7 +23,7 @@ namespace tfmpi {
 
 class ScatterInPlace : public tensorflow::OpKernel {
  public:
-  // Of a variable of numbers.
+  // Whether the variable has a numeric type.
   static bool Serves(const tensorflow::OpKernelConstruction& construction);
 
   ScatterInPlace(tensorflow::OpKernelConstruction* construction,
@@ -32,7 +32,7 @@ class ScatterInPlace : public tensorflow::OpKernel {
   void Compute(tensorflow::OpKernelContext* context) override;
 
  private:
-  // The stock kernel on the variable of `handle`, whose value is `table`.
+  // Runs the stock kernel on the variable of `handle`, whose value is `table`.
   void Run(tensorflow::OpKernelContext* context, tensorflow::Tensor handle,
            const tensorflow::Tensor& table);
 

@@ -56,16 +56,16 @@ void SynchronousUpdate::Compute(OpKernelContext* context) {
   if (!synchronized_.Holds(context)) OP_REQUIRES_OK(context, Synchronize(context));
   const std::string traced = synchronized_.TraceName(*this);
   const Span span(Stage::kApply, traced, context->input(gradient_).TotalBytes());
-  stock_->Compute(context);  // its node is this kernel's, and so are its inputs
+  stock_->Compute(context);  // it has the same node and inputs as this kernel
 }
 
-// The first time; or the graph was given another variable than the one it was made for, as a loaded
-// function may be. Waiting for the other ranks is out of the question here: this thread may be the
-// only one that runs what they wait for.
+// The first execution, or one with another variable than the graph was created for, as may happen
+// in a loaded function. This must not wait for the other ranks: this thread may be the only one
+// that runs what they wait for.
 absl::Status SynchronousUpdate::Synchronize(OpKernelContext* context) {
   std::vector<std::string> keys;
   for (int input = 0; input < context->num_inputs(); ++input) {
-    // Of refs only the variable has a name here; its slots are synchronized if it is.
+    // Among refs only the variable has a name here; its slots are synchronized if it is.
     if (IsState(context, input) && (input == 0 || !context->input_is_ref(input))) {
       keys.push_back(StateKey(context, input, ref_variable_));
     }
@@ -73,11 +73,12 @@ absl::Status SynchronousUpdate::Synchronize(OpKernelContext* context) {
   VariableNames& names = VariableNames::Get();
   const VariableUse use = names.Use(keys[0], request_suffix_);
   if (!names.AreSynchronized(keys)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "'", name(), "' (", def().op(),
-        ") was made for variables that are synchronized with the other ",
-        "ranks, and now is to update '", use.name, "', of which, or of whose slots, nobody knows ",
-        "that. Train that variable by a function or a graph of its own"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("'", name(), "' (", def().op(),
+                     ") was created for variables that are synchronized between the ",
+                     "ranks, but is now used to update '", use.name,
+                     "', and that variable or one of its slots is ",
+                     "not known to be synchronized. Train it in a function or graph of its own"));
   }
   synchronized_.Add(context, use.name);
   return absl::OkStatus();

@@ -1,9 +1,9 @@
-// An extra: the decorated kernel of an Apply op whose gradient is an average and whose variable and
-// slots were synchronized when it was made. Nothing is left but the stock kernel, on the executor's
-// own thread. An ApplyKernel would do; but to TensorFlow's executor it is asynchronous, which costs
-// a model of many small variables more than updating them.
+// An extra: the decorated kernel of an Apply op whose gradient is an average, and whose variable
+// and slots were already synchronized when it was created. It only runs the stock kernel, on the
+// executor's own thread. An ApplyKernel would be correct, too; but the executor treats that as
+// asynchronous, which costs more than the updates in a model with many small variables.
 //
-// Made by the decorating factory (registration/decorators.cc) in place of an optimizer op's stock
+// Created by the decorating factory (registration/decorators.cc) instead of an optimizer op's stock
 // kernel, which it owns. TensorFlow calls Compute on an inter-op thread.
 
 #ifndef TFMPI_GLUE_EXTRAS_SYNCHRONOUS_UPDATE_H_
@@ -20,15 +20,15 @@ namespace tfmpi {
 
 class SynchronousUpdate : public tensorflow::OpKernel {
  public:
-  // Whether the gradient is an average, Python has said what the variable and its slots are, and
-  // all of them are synchronized. A step that then meets one which is not ends with an error.
+  // Whether the gradient is an average, Python has named the variable and its slots, and all of
+  // them are synchronized. A step that later gets one that is not ends with an error.
   static bool Serves(const tensorflow::OpKernelConstruction& construction);
 
   // `gradient`: the name of the stock kernel's input.
   SynchronousUpdate(tensorflow::OpKernelConstruction* construction, const std::string& gradient,
                     std::unique_ptr<tensorflow::OpKernel> stock);
 
-  // Optimizer ops run by such kernels so far.
+  // The number of optimizer ops run by such kernels so far.
   static int64_t Updated();
 
   void Compute(tensorflow::OpKernelContext* context) override;
@@ -38,7 +38,7 @@ class SynchronousUpdate : public tensorflow::OpKernel {
 
   const std::unique_ptr<tensorflow::OpKernel> stock_;
   int gradient_ = -1;         // input index
-  std::string ref_variable_;  // the variable's graph name, when it is a ref
+  std::string ref_variable_;  // the variable's graph name, if it is a ref
   std::string request_suffix_;
   SynchronizedVariables synchronized_;
 };

@@ -1,13 +1,13 @@
-// A tf.data iterator with autotuning ends at once.
+// Makes a tf.data iterator with autotuning end at once.
 //
 // Its destructor cancels the iterator's autotuning thread and waits for it. CancellationManager
-// runs its callbacks before it sets its flag, and the callback only wakes the thread, which looks
-// at the flag: if it looks too early, as it does where both have one core, it goes back to sleep
-// for the rest of its period (10 ms, doubled each time, up to 60 s). `fit` ends that late, and
-// among ranks the slowest decides.
+// runs its callbacks before it sets its flag, and the callback only wakes the thread, which checks
+// the flag. If the thread checks too early, as happens if both have one core, it sleeps again for
+// the rest of its period (10 ms, doubled each time, up to 60 s). `fit` then ends that late, and
+// among ranks the slowest one decides.
 //
-// So the thread gets a manager of its own, which is cancelled by a callback of the caller's, and is
-// woken once more when the flag is set.
+// So the thread gets its own manager, which a callback of the caller's manager cancels, and is
+// woken once more after the flag is set.
 
 #include <dlfcn.h>
 
@@ -47,7 +47,7 @@ namespace tensorflow {
 namespace data {
 namespace model {
 
-// On a thread of its own, which whoever cancels waits for: the model outlives the call.
+// On its own thread, for which the cancelling thread waits: the model outlives the call.
 __attribute__((visibility("default"))) absl::Status Model::OptimizeLoop(
     AutotuneAlgorithm algorithm, std::function<int64_t()> cpu_budget_func, double ram_budget_share,
     std::optional<int64_t> fixed_ram_budget, RamBudgetManager& ram_budget_manager,
@@ -59,7 +59,7 @@ __attribute__((visibility("default"))) absl::Status Model::OptimizeLoop(
     mutex_lock lock(mu_);
     optimize_cond_var_.notify_all();
   });
-  if (!registered) own.StartCancel();  // cancelled before it began: the stock loop says so
+  if (!registered) own.StartCancel();  // already cancelled: the stock loop detects it
   absl::Status status =
       tfmpi::StockLoop()(this, algorithm, std::move(cpu_budget_func), ram_budget_share,
                          fixed_ram_budget, ram_budget_manager, &own);

@@ -14,8 +14,8 @@ struct Shared {
 };
 thread_local Shared t_shared;
 
-// Whether one other tensor holds the memory, all of it, and TensorFlow allocated it: what a script
-// has fed is the script's own.
+// Whether exactly one other tensor holds all of this memory, and TensorFlow has allocated it:
+// memory that a script has fed belongs to the script.
 bool IsHeldOnceMore(const tensorflow::Tensor& tensor) {
   tensorflow::TensorBuffer* const buffer = tensorflow::TensorCApi::Buffer(tensor);
   return buffer != nullptr && buffer->root_buffer() == buffer && buffer->OwnsMemory() &&
@@ -35,7 +35,7 @@ bool IsLoneVariable(const void* data) {
 
 namespace tensorflow {
 
-// As in libtensorflow_framework, but for threads that share.
+// As in libtensorflow_framework, except on threads that share fetches.
 __attribute__((visibility("default"))) bool TensorInterface::CanMove() const {
   if (tensor_.RefCountIsOne()) return true;
   if (!tfmpi::t_shared.on) return false;

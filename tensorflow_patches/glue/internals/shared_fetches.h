@@ -1,22 +1,23 @@
-// Fetches of a Session that are not copied: Python then sees a variable where it lies.
+// Fetches of a Session without a copy: Python then sees a variable in place.
 //
-// TensorFlow moves a fetched tensor to Python if nobody else holds its memory, and copies it if
-// somebody does, as the variable whose value it is. The function that decides is interposed, as
-// interpose.cc does with registration: while a thread shares its fetches, all of them are moved.
-// sessions.py compares the ranks' variables in this way, and receives rank 0's values into them,
-// without memory for another table.
+// TensorFlow moves a fetched tensor to Python if nothing else holds its memory, and copies it
+// otherwise, for example if it is a variable's value. The function that decides is interposed, as
+// interpose.cc does for registration: while a thread shares its fetches, all of them are moved.
+// sessions.py uses this to compare the ranks' variables, and to receive rank 0's values into them,
+// without memory for another copy of the table.
 
 #ifndef TFMPI_GLUE_INTERNALS_SHARED_FETCHES_H_
 #define TFMPI_GLUE_INTERNALS_SHARED_FETCHES_H_
 
 namespace tfmpi {
 
-// What this thread fetches of its Sessions from now on. Who shares fetches nothing but variables,
-// and lets go of them before another step runs. Either call forgets what IsLoneVariable knows.
+// Applies to what this thread fetches from its Sessions from now on. A thread that shares must
+// fetch only variables, and release them before another step runs. Either call clears what
+// IsLoneVariable knows.
 void ShareFetches(bool share);
 
-// Of an array that this thread has fetched since it began to share: whether its memory is one
-// variable's, and no other tensor's nor the script's. Then it may be written to.
+// For an array that this thread has fetched since it began to share: whether its memory belongs to
+// one variable, and to no other tensor and not to the script. Then it may be written to.
 bool IsLoneVariable(const void* data);
 
 }  // namespace tfmpi

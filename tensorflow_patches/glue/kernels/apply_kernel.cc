@@ -38,7 +38,7 @@ class ApplyKernel::Step {
         engine_(engine),
         group_(RequestGroup::OfKernel(engine, context)) {}
 
-  // `averaged`: the gradient is an average already; what is left is the initial broadcast.
+  // `averaged`: the gradient is already an average, so only the initial broadcast remains.
   void Start(const std::string& key, bool averaged);
 
  private:
@@ -51,8 +51,8 @@ class ApplyKernel::Step {
   Engine* const engine_;
 
   std::string name_;
-  Tensor gradient_;  // the input; kept so that its buffer lives as long as the request
-  Tensor average_;   // may share that buffer when nobody else holds it
+  Tensor gradient_;  // the input, held so that its buffer lives as long as the request
+  Tensor average_;   // shares that buffer if nothing else holds it
   InitialBroadcast start_;
   std::unique_ptr<RequestGroup> group_;  // until it is submitted
 };
@@ -87,7 +87,8 @@ absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
                      tensorflow::DataTypeString(context_->input_dtype(input)),
                      ", which cannot be averaged over ranks; set TF_MPI_ENABLE=0"));
   }
-  // Before this step holds the gradient too: one that nobody else reads is averaged where it lies.
+  // Before this step holds the gradient, too: a gradient without other readers is averaged in
+  // place.
   const absl::Status status = context_->forward_input_or_allocate_temp(
       {input}, context_->input_dtype(input), context_->input(input).shape(), &average_);
   if (!status.ok()) return status;
@@ -96,7 +97,7 @@ absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
       RequestFor(OpKind::kAllreduce, name_ + kernel_->request_suffix_, dtype, gradient_);
   request.input = Data(gradient_);
   request.output = Data(average_);
-  if (first_apply && !RunsOnGpu(context_)) {  // else no thread of the host may read it
+  if (first_apply && !RunsOnGpu(context_)) {  // on a GPU, no host thread may read it
     request.fingerprint = Fingerprint(request.input, gradient_.TotalBytes());
   }
   group_->Add(std::move(request));
@@ -140,7 +141,7 @@ void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
       ((averaged_ || t_averaged) && synchronized_.Holds(context))) {
     const std::string traced = synchronized_.TraceName(*this);
     const Span span(Stage::kApply, traced, context->input(gradient_).TotalBytes());
-    RunStock(stock_.get(), context);  // its node is this kernel's, and so are its inputs
+    RunStock(stock_.get(), context);  // it has the same node and inputs as this kernel
     return done();
   }
   (new Step(this, context, std::move(done), engine))
@@ -148,7 +149,8 @@ void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
 }
 
 std::string RequestSuffix(const tensorflow::NodeDef& node) {
-  // Dense and sparse gradients of one variable meet, so that ranks which disagree hear of it.
+  // Dense and sparse gradients of one variable share a name, so that ranks that disagree get an
+  // error.
   std::string op = node.op();
   if (const size_t sparse = op.find("SparseApply"); sparse != std::string::npos) {
     op.erase(sparse, std::string_view("Sparse").size());
@@ -168,7 +170,7 @@ bool IsAveraged(const tensorflow::NodeDef& node) {
 
 void RunStock(OpKernel* stock, OpKernelContext* context) {
   if (!RunsOnGpu(context)) return stock->Compute(context);
-  // A GPU's makes it the one that the kernel launches on.
+  // A GPU device makes its GPU current, on which the kernel launches.
   static_cast<tensorflow::Device*>(context->device())->Compute(stock, context);
 }
 
@@ -183,7 +185,7 @@ void RunOnInputs(OpKernel* stock, OpKernelContext* context,
   context->set_params(&replaced);
   RunStock(stock, context);
   context->set_params(params);
-  replaced.eigen_gpu_device = nullptr;  // the original's; a Params deletes what it holds
+  replaced.eigen_gpu_device = nullptr;  // it belongs to the original, and Params would delete it
 }
 
 void RunOnGradient(OpKernel* stock, OpKernelContext* context, int index, Tensor* gradient) {

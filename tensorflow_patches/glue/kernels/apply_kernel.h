@@ -1,7 +1,7 @@
-// The decorated kernel: averages its gradient over the ranks, unless that was done before, then
-// runs the stock kernel on the average.
+// The decorated kernel of an optimizer op: averages its gradient over the ranks, unless that has
+// already been done, then runs the stock kernel on the average.
 //
-// Made by the decorating factory (registration/decorators.cc) in place of an optimizer op's stock
+// Created by the decorating factory (registration/decorators.cc) instead of an optimizer op's stock
 // kernel, which it owns. TensorFlow calls ComputeAsync on an inter-op thread; the engine calls back
 // on the communication thread, and the stock kernel runs on TensorFlow's own runner.
 
@@ -23,17 +23,17 @@ namespace tfmpi {
 
 class ApplyKernel : public tensorflow::AsyncOpKernel {
  public:
-  // `op` is dense.
+  // `op` must be dense.
   ApplyKernel(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,
               std::unique_ptr<tensorflow::OpKernel> stock);
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override;
 
-  // Optimizer ops run by the process so far, whoever averaged their gradients.
+  // The number of optimizer ops run by the process so far, however their gradients were averaged.
   static int64_t Applied();
   static void CountApplied();
-  // The gradients of optimizer ops that run eagerly on this thread are averages already, from now
-  // on. Returns what it was before.
+  // Whether the gradients of optimizer ops that run eagerly on this thread are already averages,
+  // from now on. Returns the previous value.
   static bool SetThreadAveraged(bool averaged);
   static bool ThreadAveraged();
 
@@ -42,31 +42,31 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
 
   std::unique_ptr<tensorflow::OpKernel> stock_;
   int gradient_ = -1;         // input index
-  std::string ref_variable_;  // the variable's graph name, when it is a ref
+  std::string ref_variable_;  // the variable's graph name, if it is a ref
   std::string request_suffix_;
   bool averaged_ = false;
   SynchronizedVariables synchronized_;
 };
 
-// What the Apply kernels, this, the sparse and the compiled one, know from a node.
-// " (ApplyAdam)", also for its sparse form: tells apart two optimizers of one variable; the second
-// and further Apply ops of one kind on one variable of one graph carry their number.
+// What the Apply kernels (this one, the sparse and the compiled one) derive from a node.
+// " (ApplyAdam)", also for the sparse form: distinguishes two optimizers of one variable. A second
+// and further Apply op of one kind on one variable in a graph has a number.
 std::string RequestSuffix(const tensorflow::NodeDef& node);
-// Its gradient is an average already.
+// Whether its gradient is already an average.
 bool IsAveraged(const tensorflow::NodeDef& node);
 
-// Runs the stock kernel in `context`, its own or one that has its inputs.
+// Runs the stock kernel in `context`, which is its own or has the same inputs.
 void RunStock(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context);
-// Runs the stock kernel in `context`, which is another kernel's: it sees that one's inputs, but
-// these tensors as the inputs of these numbers.
+// Runs the stock kernel in `context`, which belongs to another kernel: it sees that kernel's
+// inputs, with the inputs at these indices replaced by these tensors.
 void RunOnInputs(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context,
                  std::initializer_list<std::pair<int, tensorflow::Tensor*>> replaced_inputs);
-// Of one input, the gradient.
+// Replaces one input, the gradient.
 void RunOnGradient(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context, int index,
                    tensorflow::Tensor* gradient);
 
-// Stops what this release cannot keep synchronized, with an error that names the op and the way
-// out.
+// Rejects what this release cannot keep synchronized, with an error that names the op and a
+// solution.
 class RefusingKernel : public tensorflow::OpKernel {
  public:
   RefusingKernel(tensorflow::OpKernelConstruction* construction, std::string reason);

@@ -69,7 +69,7 @@ const std::vector<ApplyOp>& AllApplyOps() {
 }
 
 const ApplyOp* FindApplyOp(std::string_view name) {
-  if (name.find("Apply") == std::string_view::npos) return nullptr;  // 11,000 registrations ask
+  if (name.find("Apply") == std::string_view::npos) return nullptr;  // for 11,000 registrations
   const std::vector<ApplyOp>& ops = AllApplyOps();
   const auto it =
       std::lower_bound(ops.begin(), ops.end(), name,

@@ -1,4 +1,4 @@
-// The optimizer ops of TensorFlow: which there are, and which input of each is the gradient.
+// The optimizer ops of TensorFlow, and which input of each is the gradient.
 //
 // A test (tests/tf/kernels/test_apply_ops.py) compares this table with TensorFlow's registry and
 // fails when TensorFlow gains an Apply op that the table lacks. Constant data, read on any thread.
@@ -17,7 +17,7 @@ struct ApplyOp {
   bool sparse;                // the gradient is a set of rows
 };
 
-// Null for an op that is no optimizer op.
+// Null if it is not an optimizer op.
 const ApplyOp* FindApplyOp(std::string_view name);
 const std::vector<ApplyOp>& AllApplyOps();
 

@@ -45,7 +45,7 @@ REGISTER_KERNEL_BUILDER(Name("TfMpiAverage").Device(tensorflow::DEVICE_CPU), Ave
 REGISTER_KERNEL_BUILDER(Name("TfMpiAverage").Device(tensorflow::DEVICE_GPU).HostMemory("weight"),
                         AverageKernel);
 
-// One of several tensors in one block of memory, which lives as long as any of them.
+// One of several tensors in a block of memory, which lives as long as any of them.
 class PartBuffer : public tensorflow::TensorBuffer {
  public:
   PartBuffer(tensorflow::TensorBuffer* whole, void* data, size_t bytes)
@@ -74,8 +74,8 @@ bool HasShape(const tensorflow::TensorShape& shape, const Shape& dims) {
   return true;
 }
 
-// Constant folding runs kernels of its own while graphs are optimized, which may happen on one rank
-// only. An error makes it leave the node as it is.
+// Constant folding runs kernels while graphs are optimized, possibly on only one rank. An error
+// makes it leave the node unchanged.
 bool IsFolding(OpKernelContext* context) {
   return context->runner() == nullptr ||
          context->step_id() == tensorflow::LogMemory::CONSTANT_FOLDING_STEP_ID;
@@ -92,9 +92,9 @@ absl::Status AverageSpec::Read(const tensorflow::NodeDef& node, AverageSpec* spe
   spec->names = AverageNames(node);
   tensorflow::DataTypeVector types;
   if (spec->names.empty() || !GetNodeAttr(node, "T", &types).ok()) {
-    return absl::InvalidArgumentError("an average without its attributes");
+    return absl::InvalidArgumentError("an average op lacks its attributes");
   }
-  // The weight is one of the T of an IdentityN.
+  // The weight is included in the T of an IdentityN.
   if (types.size() != spec->names.size() + (marked ? 1 : 0)) {
     return absl::InvalidArgumentError(absl::StrCat("the average of '", spec->names[0], "' has ",
                                                    spec->names.size(), " names for ",
@@ -139,11 +139,11 @@ absl::Status CheckWeightInput(OpKernelContext* context, int input) {
     return absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)");
   }
   if (IsFolding(context)) {
-    return absl::UnimplementedError("an average over ranks is no constant");
+    return absl::UnimplementedError("an average over ranks is not a constant");
   }
   const Tensor& tensor = context->input(input);
   if (tensor.dtype() != tensorflow::DT_FLOAT || tensor.NumElements() != 1) {
-    return absl::InvalidArgumentError("the weight of an average is no float32 scalar");
+    return absl::InvalidArgumentError("the weight of an average is not a float32 scalar");
   }
   return absl::OkStatus();
 }
@@ -159,7 +159,7 @@ absl::Status ReadWeight(OpKernelContext* context, int input, const std::string& 
 absl::Status CheckWeight(float weight, const std::string& name) {
   if (std::isfinite(weight) && weight >= 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("the weight of '", name,
-                                                 "' and what is averaged with it is ", weight,
+                                                 "' and the tensors averaged with it is ", weight,
                                                  "; it must be finite and not negative"));
 }
 
@@ -211,7 +211,7 @@ std::shared_ptr<const AveragePlan> AverageKernel::PlanFor(OpKernelContext* conte
   return plan_;
 }
 
-// The averages lie where they are reduced, which spares 400 small ones a copy each.
+// Averages stay where they are reduced, which saves a copy for each of, say, 400 small ones.
 absl::Status AverageKernel::AllocateTogether(OpKernelContext* context,
                                              const AveragePlan::Entry& entry, void** data) const {
   const tensorflow::DataType type = context->input_dtype(static_cast<int>(entry.tensors[0]));
@@ -238,7 +238,7 @@ absl::Status AverageKernel::Allocate(OpKernelContext* context, const AveragePlan
   for (const AveragePlan::Entry& entry : plan.entries()) {
     outputs->push_back(nullptr);
     const bool together = entry.tensors.size() > 1 && IsWireForm(entry.signature.dtype) &&
-                          entry.signature.shape[0] != 0;  // without elements there is no memory
+                          entry.signature.shape[0] != 0;  // no memory without elements
     if (together) {
       const absl::Status status = AllocateTogether(context, entry, &outputs->back());
       if (!status.ok()) return status;
@@ -248,7 +248,7 @@ absl::Status AverageKernel::Allocate(OpKernelContext* context, const AveragePlan
       const Tensor& input = context->input(i);
       (*buffers)[tensor] = {Data(input), nullptr};
       if (together) continue;
-      // One that nobody else reads is averaged where it lies.
+      // A tensor without other readers is averaged in place.
       Tensor* average = nullptr;
       const absl::Status status =
           context->forward_input_or_allocate_output({i}, i, input.shape(), &average);
@@ -277,7 +277,7 @@ void AverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   for (Request& request : plan->Requests(buffers, outputs, weight, fingerprints)) {
     group->Add(std::move(request));
   }
-  if (context->num_outputs() > tensors) {  // of an IdentityN
+  if (context->num_outputs() > tensors) {  // for an IdentityN
     context->set_output(tensors, context->input(tensors));
   }
   CountGradients(tensors);

@@ -1,7 +1,8 @@
 // The collectives of tensorflow.mpi as ops, for eager code, tf.function and graphs.
 //
-// Each has a string input, the name under which the ranks meet. The kernels run on inter-op threads
-// and complete on TensorFlow's runner; a step that is cancelled withdraws. See request_group.h.
+// Each has a string input, the name that identifies it on all ranks. The kernels run on inter-op
+// threads and complete on TensorFlow's runner; a cancelled step withdraws its requests. See
+// request_group.h.
 
 #include <cstring>
 #include <memory>
@@ -33,10 +34,10 @@ constexpr char kAnything[] =
     "T: {half, bfloat16, float, double, complex64, complex128, int8, int16, int32, int64, uint8, "
     "uint16, uint32, uint64, bool}";
 
-// The ranks whose operation it is, in ascending order; none: all.
+// The ranks that take part, in ascending order; none: all.
 constexpr char kOfSomeRanks[] = "members: list(int) = []";
-// Ranks that differ in dtype or shape end with FailedPrecondition, as scripts written for Horovod
-// expect.
+// If the ranks differ in dtype or shape, the op fails with FailedPrecondition, as scripts written
+// for Horovod expect.
 constexpr char kHorovods[] = "horovods: bool = false";
 
 absl::Status GatheredShape(InferenceContext* context) {
@@ -65,7 +66,7 @@ REGISTER_OP("TfMpiAllgather")
     .Input("tensor_name: string")
     .Output("gathered: T")
     .Attr(kAnything)
-    .Attr("of_data: bool = false")  // a data set's: the thread that trains may not wait for it
+    .Attr("of_data: bool = false")  // a data set's: the training thread may not wait for it
     .Attr(kOfSomeRanks)
     .Attr(kHorovods)
     .SetIsStateful()
@@ -84,7 +85,7 @@ REGISTER_OP("TfMpiBroadcast")
     .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
 
-// Container and name of a resource: how Python learns which handle an eager variable has.
+// Container and name of a resource: tells Python which handle an eager variable has.
 REGISTER_OP("TfMpiHandleName")
     .Input("resource: resource")
     .Output("container_and_name: string")
@@ -111,7 +112,8 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
     Request request;
     request.name = context->input(1).scalar<tensorflow::tstring>()();
     OP_REQUIRES_ASYNC(context, ToCoreType(tensor.dtype(), &request.signature.dtype),
-                      absl::InvalidArgumentError("this dtype cannot travel between ranks"), done);
+                      absl::InvalidArgumentError("this dtype is not supported between ranks"),
+                      done);
     request.signature.shape = ToShape(tensor.shape());
     request.signature.members = members_;
     request.purpose = Purpose::kScript;
@@ -133,7 +135,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   }
 
  protected:
-  // Fills in what is particular to the operation, and where its result goes.
+  // Sets what is specific to the operation, and the memory for its result.
   virtual absl::Status Prepare(OpKernelContext* context, const Tensor& tensor,
                                Request* request) = 0;
 

@@ -1,8 +1,9 @@
-// Where one process's random op stands in its sequence, for ranks that each draw their rows only.
+// The position of one process's random op in its sequence, for ranks that each draw only their
+// rows.
 //
-// A stateful random op keeps a generator that goes on by 256 steps of 128 bits for each number that
-// it draws (GuardedPhiloxRandom::ReserveRandomOutputs). This op keeps the same generator and goes
-// on by the whole batch's numbers, on every rank; a stateless op then draws the rank's own
+// A stateful random op has a generator that advances by 256 steps of 128 bits for each number it
+// draws (GuardedPhiloxRandom::ReserveRandomOutputs). This op has the same generator and advances it
+// by the numbers of the whole batch, on every rank; a stateless op then draws this rank's numbers
 // (python/_src/random/philox.py).
 
 #include <cstdint>
@@ -26,7 +27,7 @@ using tensorflow::shape_inference::InferenceContext;
 
 constexpr int64_t kStepsOfNumber = 256;
 
-// Each node has a kernel, and so a sequence, of its own, as the op has in whose place it stands.
+// Each node has its own kernel, and so its own sequence, like the op that it replaces.
 REGISTER_OP("TfMpiRandomState")
     .Input("numbers: int64")
     .Output("key: uint64")

@@ -26,7 +26,7 @@ using tensorflow::Tensor;
 
 namespace {
 
-// Else the stock kernel will complain.
+// If not, the stock kernel reports it.
 bool IsRows(const Tensor& values, const Tensor& indices) {
   return values.dims() > 0 && indices.dims() == 1 && values.dim_size(0) == indices.dim_size(0);
 }
@@ -53,10 +53,10 @@ class SparseApplyKernel::Step {
   std::unique_ptr<RequestGroup> NewGroup() const;
   const Tensor& values() const;
   const Tensor& indices() const;
-  // On a GPU the rows pass through the host, whose code decides by their indices.
+  // On a GPU the rows pass through the host, which must decide by their indices.
   void Averaged(const absl::Status& status);
   void Update(const absl::Status& status);
-  // The stock kernel, in blocks of rows.
+  // Runs the stock kernel, in blocks of rows.
   absl::Status RunOnAllRows();
   absl::Status RunOnRows(const std::vector<int64_t>& places);
   void RunOnBlock(Tensor values, Tensor indices);
@@ -72,8 +72,9 @@ class SparseApplyKernel::Step {
   InitialBroadcast start_;
   Engine* const engine_;
   const bool on_gpu_;
-  TensorList own_, averages_;  // values and indices: this rank's, the host's; those of all ranks
-  std::unique_ptr<SparseAverage> average_;  // null: the rows are averages already
+  TensorList own_,
+      averages_;  // values and indices: this rank's, in host memory; those of all ranks
+  std::unique_ptr<SparseAverage> average_;  // null: the rows are already averages
   DividedUpdate divided_;
 };
 
@@ -102,7 +103,7 @@ void SparseApplyKernel::Step::Submit(const absl::Status& copied) {
   if (average_ != nullptr) {
     const absl::Status status =
         average_->AddTo(group.get(), own_[0], own_[1], TableRows(), /*weight=*/1,
-                        Duplicates::kKeepUnlessIdentical);  // row by row in stock kernels
+                        Duplicates::kKeepUnlessIdentical);  // stock kernels update row by row
     if (!status.ok()) return Finish(status);
   }
   if (first_apply_) {
@@ -114,7 +115,7 @@ void SparseApplyKernel::Step::Submit(const absl::Status& copied) {
                        [this](const absl::Status& status) { Exchanged(status); });
 }
 
-// -1 for a variable without a value, of which the stock kernel will complain.
+// -1 for a variable without a value, which the stock kernel reports.
 int64_t SparseApplyKernel::Step::TableRows() const {
   Tensor value;
   return ReadState(context_, 0, &value) && value.dims() > 0 ? value.dim_size(0) : -1;
@@ -174,7 +175,7 @@ absl::Status SparseApplyKernel::Step::RunOnAllRows() {
   return context_->status();
 }
 
-// Once at least, for what stock kernels do to a variable whatever the rows.
+// At least once, because stock kernels do something to a variable whatever the rows.
 absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& places) {
   const auto rows = static_cast<int64_t>(places.size());
   const int64_t room = std::min(rows, kBlockOfRows);

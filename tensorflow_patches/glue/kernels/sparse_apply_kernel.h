@@ -1,9 +1,9 @@
-// The decorated kernel of a sparse optimizer op: averages its rows over the ranks, unless that was
-// done before, then runs the stock kernel on the rows of all ranks: on all of them, or, of many, on
-// this rank's part (divided_update.h).
+// The decorated kernel of a sparse optimizer op: averages its rows over the ranks, unless that has
+// already been done, then runs the stock kernel on the rows of all ranks: on all of them, or, if
+// there are many, on this rank's part (divided_update.h).
 //
-// Made by the decorating factory (registration/decorators.cc) when there is more than one rank; it
-// owns the stock kernel. Threads as for apply_kernel.h.
+// Created by the decorating factory (registration/decorators.cc) if there is more than one rank;
+// owns the stock kernel. For threads see apply_kernel.h.
 
 #ifndef TFMPI_GLUE_KERNELS_SPARSE_APPLY_KERNEL_H_
 #define TFMPI_GLUE_KERNELS_SPARSE_APPLY_KERNEL_H_
@@ -18,7 +18,7 @@ namespace tfmpi {
 
 class SparseApplyKernel : public tensorflow::AsyncOpKernel {
  public:
-  // `op` is sparse.
+  // `op` must be sparse.
   SparseApplyKernel(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,
                     std::unique_ptr<tensorflow::OpKernel> stock);
 
@@ -30,7 +30,7 @@ class SparseApplyKernel : public tensorflow::AsyncOpKernel {
   std::unique_ptr<tensorflow::OpKernel> stock_;
   int gradient_ = -1;  // input indices
   int indices_ = -1;
-  std::string ref_variable_;  // the variable's graph name, when it is a ref
+  std::string ref_variable_;  // the variable's graph name, if it is a ref
   std::string request_suffix_;
   bool averaged_ = false;
   bool alone_ = true;  // no other Apply op of its graph updates the variable

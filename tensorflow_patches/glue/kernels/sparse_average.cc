@@ -22,7 +22,7 @@ std::vector<int64_t> Widen(const Tensor& indices) {
   return std::vector<int64_t>(flat.data(), flat.data() + flat.size());
 }
 
-// One, in the wire form of any type: of a complex number the real part counts.
+// One, in the wire form of any type: for a complex number only the real part counts.
 struct One {
   float single[2] = {1, 0};
   double wide[2] = {1, 0};
@@ -92,15 +92,15 @@ absl::Status SparseAverage::AddTo(RequestGroup* group, const Tensor& values, con
   gathered_ = std::make_unique<GatheredRows>(format_, std::move(own), engine_->topology().rank,
                                              [this](size_t rows) { return AllocateRows(rows); });
   CountGradients(1);
-  const bool sums = duplicates == Duplicates::kSum;  // a dense reduction can do nothing else
+  const bool sums = duplicates == Duplicates::kSum;  // a dense reduction can only sum
   if (g_mode == SparseMode::kDense && table_rows_ >= 0 && sums) return AddDense(group);
   AddGather(group);
   return status;
 }
 
-// More rows than this in all, and a reduction of the whole table moves fewer bytes: per rank it
-// moves every element twice, a gathering every row once. So a table's size is only ever allocated
-// where the rows would take about twice as much.
+// With more rows than this in total, reducing the whole table moves fewer bytes: per rank it moves
+// every element twice, gathering moves every row once. So memory of the table's size is allocated
+// only where the rows would take about twice as much.
 int64_t SparseAverage::MostGathered() const {
   if (g_mode != SparseMode::kAuto || table_rows_ < 0) return -1;
   const double element = static_cast<double>(SizeOf(WireType(format_.dtype)));
@@ -132,7 +132,7 @@ absl::Status SparseAverage::AddDense(RequestGroup* group) {
   for (const int64_t index : own.indices()) {
     const char* const from = std::exchange(row, row + format_.wire_bytes());
     if (index < 0 || index >= table_rows_) {
-      // Said after the reduction, for which the other ranks wait.
+      // Reported after the reduction, for which the other ranks wait.
       bad_index_ = absl::InvalidArgumentError(absl::StrCat(
           "index ", index, " of the gradient of '", name_, "' is not in [0, ", table_rows_, ")"));
       continue;
@@ -152,7 +152,7 @@ absl::Status SparseAverage::AddDense(RequestGroup* group) {
 void SparseAverage::Finish(Done done) {
   if (is_dense_) return done(TakeTouched());
   if (gathered_->gathered()) return done(SumGathered());
-  // Too many rows, on which all ranks agree.
+  // There are too many rows, on which all ranks agree.
   auto group = std::make_unique<RequestGroup>(engine_, context_->cancellation_manager(),
                                               *context_->runner());
   const absl::Status status = AddDense(group.get());
@@ -181,7 +181,7 @@ absl::Status SparseAverage::WriteIndices(const std::vector<int64_t>& from) {
   return status;
 }
 
-// On the communication thread. The result itself, if rows are summed as they are.
+// On the communication thread. Returns the result itself, if rows are summed in their own type.
 char* SparseAverage::AllocateRows(size_t rows) {
   if (!IsWireForm(format_.dtype)) {
     wide_.reset(new char[rows * format_.wire_bytes() + 1]);

@@ -1,11 +1,12 @@
-// The average over the ranks of one sparse gradient: a set of rows and their indices in, the
-// rows of all ranks out, each once, or with all duplicates where what follows may tell them apart.
+// The average of one sparse gradient over the ranks: in go rows with their indices, out come the
+// rows of all ranks, each index once, or with all duplicates if the code that follows may
+// distinguish them.
 //
-// A kernel makes one on an inter-op thread, adds its request to a group with AddTo, and calls
-// Finish when the group has ended well, on TensorFlow's runner, where the rows are summed. Row for
-// row the result is what one process has for the whole batch. It is gathered, in proportion to the
-// rows; or, where that moves more bytes and duplicates are summed, reduced as a dense tensor of the
-// table's size.
+// A kernel creates one on an inter-op thread, adds its request to a group with AddTo, and calls
+// Finish on TensorFlow's runner when the group has ended with ok; the rows are summed there. Row
+// for row, the result is what one process has for the whole batch. The rows are gathered, at a cost
+// proportional to their number; or, if that moves more bytes and duplicates are summed, reduced as
+// a dense tensor of the table's size.
 
 #ifndef TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_H_
 #define TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_H_
@@ -25,11 +26,11 @@ namespace tfmpi {
 // TF_MPI_SPARSE.
 enum class SparseMode : int32_t { kAuto = 0, kGather = 1, kDense = 2 };
 
-// Of int32 or int64.
+// Converts int32 or int64 indices.
 std::vector<int64_t> WideIndices(const tensorflow::Tensor& indices);
 
-// The request that fills `gathered`, which outlives it; `row`: the shape of one row, `limit`: as of
-// Signature.
+// The request that fills `gathered`, which outlives it. `row`: the shape of one row; `limit`:
+// Signature::row_limit.
 Request GatherRequest(std::string name, const RowFormat& format, const Shape& row, int64_t limit,
                       GatheredRows* gathered);
 
@@ -37,16 +38,16 @@ class SparseAverage {
  public:
   using Done = std::function<void(const absl::Status&)>;
 
-  // Of the process; set before kernels run.
+  // One mode per process; set before kernels run.
   static void SetMode(SparseMode mode);
 
   // `context` and `engine` outlive it; `name` is the same on all ranks.
   SparseAverage(tensorflow::OpKernelContext* context, Engine* engine, std::string name)
       : context_(context), engine_(engine), name_(std::move(name)) {}
 
-  // `values` [n, ...]: a row for each of `indices` [n], int32 or int64; `table_rows`: the first
-  // dimension of what they are rows of, the same on all ranks, or -1. This rank's rows count times
-  // `weight`; with 0 it has none. `values` is read again, until Finish is done. `duplicates`: the
+  // `values` [n, ...]: a row for each of `indices` [n], int32 or int64. `table_rows`: the first
+  // dimension of the table, the same on all ranks, or -1. This rank's rows are multiplied by
+  // `weight`; with 0 it has none. `values` is read until Finish is done. `duplicates` must be the
   // same on all ranks.
   absl::Status AddTo(RequestGroup* group, const tensorflow::Tensor& values,
                      const tensorflow::Tensor& indices, int64_t table_rows, double weight,
@@ -54,8 +55,8 @@ class SparseAverage {
   // `done` runs exactly once, never on the communication thread; this object lives until then.
   void Finish(Done done);
 
-  // The result, once done: [m, ...] and [m], the same bits on all ranks; no index twice, where
-  // duplicates are summed.
+  // The result, once done: [m, ...] and [m], the same bits on all ranks. If duplicates are summed,
+  // no index occurs twice.
   tensorflow::Tensor* values() { return &values_; }
   tensorflow::Tensor* indices() { return &indices_; }
 
@@ -80,7 +81,7 @@ class SparseAverage {
   tensorflow::DataType value_type_ = tensorflow::DT_FLOAT;
 
   std::unique_ptr<GatheredRows> gathered_;
-  std::unique_ptr<char[]> wide_;  // the rows, where their type is not summed as it is
+  std::unique_ptr<char[]> wide_;  // the rows, if they are summed in another type
   bool is_dense_ = false;
   tensorflow::Tensor
       dense_;  // [table rows, row elements] and then [table rows], which were touched

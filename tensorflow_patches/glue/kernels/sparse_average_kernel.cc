@@ -65,7 +65,7 @@ SparseAverageKernel::SparseAverageKernel(OpKernelConstruction* construction)
   OP_REQUIRES(
       construction,
       tensorflow::TryGetNodeAttr(def(), IsMarked(def()) ? kTableRows : "table_rows", &table_rows_),
-      absl::InvalidArgumentError("a sparse average without its attributes"));
+      absl::InvalidArgumentError("a sparse average op lacks its attributes"));
   int64_t every_row = 0;
   tensorflow::TryGetNodeAttr(def(), IsMarked(def()) ? kEveryRow : "every_row", &every_row);
   duplicates_ = static_cast<Duplicates>(every_row);
@@ -78,7 +78,7 @@ void SparseAverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback do
     return done();
   }
   OP_REQUIRES_OK_ASYNC(context, CheckWeightInput(context, 2), done);
-  if (context->num_outputs() > 2) context->set_output(2, context->input(2));  // of an IdentityN
+  if (context->num_outputs() > 2) context->set_output(2, context->input(2));  // for an IdentityN
   ToHost(context, {context->input(0), context->input(1), context->input(2)},
          [=](const absl::Status& status, const TensorList& own) {
            if (status.ok()) return Average(context, engine, own, done);

@@ -1,9 +1,10 @@
-// The average of one sparse gradient over the ranks, as an op: for gradients that pass no Apply op.
+// The average of one sparse gradient over the ranks, as an op: for gradients that reach no Apply
+// op.
 //
-// As average_kernel.h: in graphs a stock IdentityN with private attributes, of values, indices and
-// the weight (python/_src/average/averaging.py makes it; decorators.cc puts this kernel in its
-// place); in eager code the op TfMpiSparseAverage. The result has other rows than what goes in:
-// each once, or, with the attribute every_row, as often as the ranks have it.
+// Like average_kernel.h: in graphs a stock IdentityN with private attributes, whose inputs are
+// values, indices and the weight (python/_src/average/averaging.py creates it; decorators.cc
+// installs this kernel); in eager code the op TfMpiSparseAverage. The output has other rows than
+// the input: each index once, or, with the attribute every_row, as often as the ranks have it.
 
 #ifndef TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_KERNEL_H_
 #define TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_KERNEL_H_
@@ -24,16 +25,16 @@ class SparseAverageKernel : public tensorflow::AsyncOpKernel {
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override;
 
-  // True for an IdentityN that is an average of a sparse gradient.
+  // Whether an IdentityN is an average of a sparse gradient.
   static bool IsMarked(const tensorflow::NodeDef& node);
 
  private:
-  // `own`: values, indices and weight, the host's.
+  // `own`: values, indices and weight, in host memory.
   void Average(tensorflow::OpKernelContext* context, Engine* engine, const TensorList& own,
                const DoneCallback& done);
 
   std::string name_;         // of the engine's request
-  int64_t table_rows_ = -1;  // -1: not known
+  int64_t table_rows_ = -1;  // -1: unknown
   Duplicates duplicates_ = Duplicates::kSum;
 };
 

@@ -35,16 +35,16 @@ std::string SparseReason(const tensorflow::NodeDef& node) {
 
 std::string UncompiledReason(const tensorflow::NodeDef& node) {
   return "'" + node.name() +
-         "' averages a sparse gradient as a compiled function does, and runs outside of one. Trace "
-         "the step where it runs, or run with TF_MPI_ENABLE=0";
+         "' was traced to average a sparse gradient in a compiled function, but runs outside of "
+         "one. "
+         "Trace the step in the context in which it runs, or run with TF_MPI_ENABLE=0";
 }
 
 std::string DeviceReason(const OpKernelConstruction& construction) {
-  return "'" + construction.def().name() + "' averages gradients over ranks, and is placed on " +
+  return "'" + construction.def().name() + "' averages gradients over ranks, but is placed on " +
          construction.device_type().type_string() +
-         ", where this release does not average. Place it on the CPU with tf.device('CPU:0'), or "
-         "run "
-         "with TF_MPI_ENABLE=0";
+         ", which this release does not support. Place it on the CPU with tf.device('CPU:0'), or "
+         "run with TF_MPI_ENABLE=0";
 }
 
 constexpr std::string_view kXlaCpu = "XLA_CPU_JIT", kXlaGpu = "XLA_GPU_JIT";
@@ -57,8 +57,8 @@ bool IsCompiled(const OpKernelConstruction& construction) {
   return IsOn(construction, kXlaCpu) || IsOn(construction, kXlaGpu);
 }
 
-// What a maker gets: it takes over the stock kernel if it returns one of its own, and leaves it
-// where it returns null.
+// The argument of a maker: it takes the stock kernel if it returns a kernel of its own, and leaves
+// it if it returns null.
 using Stock = std::unique_ptr<OpKernel>;
 using Maker = OpKernel* (*)(OpKernelConstruction* construction, Stock& stock);
 
@@ -89,7 +89,7 @@ OpKernel* RefuseSparse(OpKernelConstruction* construction, Stock&) {
   return new RefusingKernel(construction, SparseReason(construction->def()));
 }
 
-// IdentityN, which is an average where it says so.
+// An IdentityN, which is an average if its attributes say so.
 OpKernel* MakeAverage(OpKernelConstruction* construction, Stock& stock) {
   const tensorflow::NodeDef& node = construction->def();
   if (!AverageSpec::IsMarked(node)) return nullptr;
@@ -126,15 +126,15 @@ OpKernel* MakeCompiledScatter(OpKernelConstruction* construction, Stock& stock) 
 // The optimizer ops of apply_ops.h.
 constexpr std::string_view kDense = "dense optimizer ops", kSparse = "sparse optimizer ops";
 
-// kOthers: any other device, as that of a plug-in.
+// kOthers: any other device, such as that of a plug-in.
 enum class Devices { kAll, kCpu, kGpu, kXla, kOthers };
 
 struct Decorator {
-  std::string_view ops;  // names, with | between them; or one of the above
+  std::string_view ops;  // names separated by |; or one of the above
   Devices devices;
   Maker make;
-  bool Extras::*extra = nullptr;  // null: averaging itself
-  bool traced = false;            // also on one rank alone, if it is asked for a trace
+  bool Extras::*extra = nullptr;  // null: part of averaging itself
+  bool traced = false;            // also on a single rank, if a trace is requested
 };
 
 constexpr Decorator kDecorators[] = {
@@ -190,7 +190,7 @@ class DecoratingFactory : public OpKernelFactory {
     }
     const bool alone = engine->topology().size == 1;
     for (const Decorator* const line : lines_) {
-      // One rank averages nothing and pays nothing.
+      // A single rank averages nothing and must cost nothing.
       if (alone && !(line->traced && Recording() != 0)) continue;
       if (line->extra != nullptr && !(ExtrasThatAreOn().*(line->extra))) continue;
       if (OpKernel* const kernel = line->make(construction, stock)) return kernel;

@@ -1,8 +1,7 @@
-// The table of what we put in the place of TensorFlow's kernels: one line per kind of op.
+// The table of what replaces TensorFlow's kernels: one line per kind of op.
 //
-// A line has the names of ops, the devices, and the function that makes the kernel.
-// Lines that name an extra count only if it is on (extras.h); without them gradients are averaged
-// as with them.
+// A line has the names of ops, the devices, and the function that makes the kernel. Lines that name
+// an extra only count if it is on (extras.h); gradients are averaged with or without them.
 
 #ifndef TFMPI_GLUE_REGISTRATION_DECORATORS_H_
 #define TFMPI_GLUE_REGISTRATION_DECORATORS_H_
@@ -14,9 +13,9 @@
 
 namespace tfmpi {
 
-// `stock` if no line is for this kernel; else a factory that owns it, and asks the lines, in their
-// order, each time that a kernel is made. Runs while TensorFlow's libraries are being loaded, as
-// interpose.h says.
+// Returns `stock` if no line matches this kernel; else a factory that owns it and tries the lines,
+// in order, each time a kernel is created. Runs while TensorFlow's libraries are being loaded; see
+// interpose.cc.
 std::unique_ptr<tensorflow::kernel_factory::OpKernelFactory> Decorate(
     const tensorflow::KernelDef& kernel,
     std::unique_ptr<tensorflow::kernel_factory::OpKernelFactory> stock);

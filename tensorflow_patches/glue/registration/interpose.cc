@@ -1,9 +1,8 @@
 // The one point through which every kernel of TensorFlow passes: registration.
 //
-// This library is loaded before TensorFlow's own, so the definition below is the one that all of
-// the stock binary's registrations bind to. It runs before this library's static constructors, on
-// the thread that loads TensorFlow: nothing here may need a static that is not
-// constant-initialised.
+// This library is loaded before TensorFlow's, so all registrations of the stock binary bind to the
+// definition below. It runs before this library's static constructors, on the thread that loads
+// TensorFlow: nothing here may use a static that is not constant-initialized.
 
 #include "tensorflow_patches/glue/registration/interpose.h"
 

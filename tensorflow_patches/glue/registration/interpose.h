@@ -1,4 +1,4 @@
-// What the interposed registration has seen. Any thread.
+// Counters of the interposed registration. Any thread.
 
 #ifndef TFMPI_GLUE_REGISTRATION_INTERPOSE_H_
 #define TFMPI_GLUE_REGISTRATION_INTERPOSE_H_
@@ -7,7 +7,7 @@
 
 namespace tfmpi {
 
-// 0 means that TensorFlow was loaded before this library: nothing would be averaged.
+// 0: TensorFlow was loaded before this library, so nothing would be averaged.
 int64_t RegistrationsSeen();
 int64_t RegistrationsDecorated();
 

@@ -1,8 +1,8 @@
-// What only makes steps faster, and may be left out: TF_MPI_EXTRAS. Gradients are averaged with any
-// of these or none. docs/extras.md says what each is worth; each is a file of its own, or a part of
-// core/ that an option turns off.
+// Optional code that only makes steps faster: TF_MPI_EXTRAS. Gradients are averaged with any subset
+// of these. docs/extras.md says what each is worth; each is a file of its own, or a part of core/
+// that an option turns off.
 //
-// Set once, as the runtime starts and before kernels are made; read by any thread.
+// Set once, when the runtime starts and before kernels are created; read on any thread.
 
 #ifndef TFMPI_GLUE_RUNTIME_EXTRAS_H_
 #define TFMPI_GLUE_RUNTIME_EXTRAS_H_
@@ -23,11 +23,11 @@ struct Extras {
   bool synchronous_updates = false;  // extras/synchronous_update.h
 };
 
-// Names as config/parameter.py has them, with commas between them. False if one is not known: then
-// Python and this library are of different builds.
+// `names`: those of config/parameter.py, separated by commas. False if one is unknown: then Python
+// and this library are of different builds.
 bool ParseExtras(const std::string& names, Extras* extras);
 
-// Of the process; none before SetExtras.
+// The extras of this process; none before SetExtras.
 const Extras& ExtrasThatAreOn();
 void SetExtras(const Extras& extras);
 

@@ -29,7 +29,7 @@ stream_executor::Stream* StreamOf(tensorflow::OpKernelContext* context) {
   return device != nullptr ? device->stream() : nullptr;
 }
 
-// One after another. Deletes itself before `copied` runs.
+// Copies tensors one after another. Deletes itself before `copied` runs.
 class Copies {
  public:
   static void Start(tensorflow::OpKernelContext* context, TensorList tensors, bool to_host,
@@ -44,7 +44,7 @@ class Copies {
         from_(std::move(tensors)),
         to_host_(to_host),
         copied_(std::move(copied)) {
-    to_.reserve(from_.size());  // copies name them by address
+    to_.reserve(from_.size());  // copies refer to them by address
   }
 
   void Next() {
@@ -63,7 +63,7 @@ class Copies {
   void Copy(const tensorflow::Tensor& from, tensorflow::Tensor* to) {
     auto* const device = static_cast<tensorflow::Device*>(context_->device());
     const auto ended = [this](const absl::Status& status) {
-      // TensorFlow's thread for events is not for kernels.
+      // TensorFlow's event thread must not run kernels.
       (*context_->runner())([this, status] { status.ok() ? Next() : End(status); });
     };
     if (to_host_) {

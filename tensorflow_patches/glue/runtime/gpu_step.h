@@ -1,8 +1,8 @@
-// The GPU on which a kernel runs, as requests name it.
+// The GPU on which a kernel runs, in the form that requests use.
 //
-// TensorFlow enqueues a kernel's work on a stream, and the kernel returns; that stream's order is
-// all that its memory obeys. So a request waits for an event of that stream, and that stream for
-// the request's result (core/gpu/staged/staged_reduction.h).
+// TensorFlow enqueues a kernel's work on a stream, and the kernel returns; accesses to its memory
+// are ordered only by that stream. So a request waits for an event of the stream, and the stream
+// for the request's result (core/gpu/staged/staged_reduction.h).
 
 #ifndef TFMPI_GLUE_RUNTIME_GPU_STEP_H_
 #define TFMPI_GLUE_RUNTIME_GPU_STEP_H_
@@ -16,24 +16,24 @@
 
 namespace tfmpi {
 
-// Whether the memory that this kernel allocates is a GPU's.
+// Whether the memory that this kernel allocates is GPU memory.
 bool RunsOnGpu(tensorflow::OpKernelContext* context);
-// That of a kernel that runs on a GPU, without an event.
+// For a kernel that runs on a GPU, without an event.
 absl::Status GpuOfKernel(tensorflow::OpKernelContext* context, GpuMemory* memory);
-// That of a stream of XLA's, a CUstream.
+// For a stream of XLA's, a CUstream.
 absl::Status GpuOfStream(void* stream, GpuMemory* memory);
 
-// Where a kernel has memory that the host reads and writes: for allocate_temp.
+// For allocate_temp: memory that the host reads and writes.
 tensorflow::AllocatorAttributes OnHost();
-// A kernel's tensors in memory that the host reads, and back in the kernel's own, when what was
-// enqueued before has ended. Copies on a GPU; elsewhere, and where there are no elements, the
-// tensors themselves, at once. `copied` runs once, on a thread that may go on with the kernel.
+// Copies a kernel's tensors to host memory, and back to the kernel's memory, after the work
+// enqueued before. On other devices than GPUs, and without elements, returns the tensors themselves
+// at once. `copied` runs once, on a thread on which the kernel may continue.
 using TensorList = std::vector<tensorflow::Tensor>;
 using Copied = std::function<void(const absl::Status&, const TensorList&)>;
 void ToHost(tensorflow::OpKernelContext* context, TensorList tensors, Copied copied);
 void ToKernel(tensorflow::OpKernelContext* context, TensorList tensors, Copied copied);
 
-// An event of a GPU, taken from those that are kept for the next one, and given back.
+// An event of a GPU, from a pool to which it returns.
 class KeptEvent {
  public:
   KeptEvent() = default;

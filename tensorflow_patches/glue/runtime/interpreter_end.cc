@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kLook(100);
-constexpr double kIdleShare = 0.02;  // of a processor: TensorFlow's own threads wake now and then
+constexpr double kIdleShare = 0.02;  // of a processor: TensorFlow's own threads sometimes wake up
 
 double ProcessorSeconds() {
   timespec used;
@@ -29,7 +29,7 @@ double ProcessorSeconds() {
 
 void LimitInterpreterEnd(int code, milliseconds patience, std::string line) {
   const char* const kNames[] = {"Py_IsFinalizing",
-                                "_Py_IsFinalizing"};  // since Python 3.13; before
+                                "_Py_IsFinalizing"};  // since Python 3.13, and before
   int (*is_finalizing)() = nullptr;
   for (const char* name : kNames) {
     if (is_finalizing != nullptr) break;

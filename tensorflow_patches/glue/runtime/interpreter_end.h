@@ -1,8 +1,8 @@
-// The end of Python's interpreter, when this rank has no more to say to the others.
+// The end of Python's interpreter, after this rank has left the others.
 //
-// It destroys tf.data's iterators, which wait for threads that may be in a function of the script;
-// such a thread stops for ever when it next asks for Python's lock. Stock TensorFlow hangs there,
-// too, and with one rank the whole job would.
+// The interpreter destroys tf.data's iterators, which wait for threads that may be in a function of
+// the script; such a thread blocks forever when it next needs Python's lock. Stock TensorFlow hangs
+// there, too, and a single rank would hang the whole job.
 
 #ifndef TFMPI_GLUE_RUNTIME_INTERPRETER_END_H_
 #define TFMPI_GLUE_RUNTIME_INTERPRETER_END_H_
@@ -12,10 +12,10 @@
 
 namespace tfmpi {
 
-// Called by Python's main thread, once, at exit. From then on a thread looks whether the
-// interpreter is being torn down, which comes after all functions of atexit and has flushed what
-// was printed. Where that takes no processor's time for `patience`, the process writes `line` to
-// stderr and ends with `code`.
+// Called on Python's main thread, once, at exit. From then on a thread checks whether the
+// interpreter is being finalized, which comes after all atexit functions and after output was
+// flushed. If that uses no processor time for `patience`, the process writes `line` to stderr and
+// ends with `code`.
 void LimitInterpreterEnd(int code, std::chrono::milliseconds patience, std::string line);
 
 }  // namespace tfmpi

@@ -58,7 +58,7 @@ absl::Status RequestGroup::RecordReady() {
   return ToAbsl(memory_.gpu->Record(ready_.get(), memory_.stream));
 }
 
-// Before anything is submitted.
+// Ends the group before anything has been submitted.
 void RequestGroup::Drop(const Status& status) {
   std::lock_guard<std::mutex> lock(mutex_);
   status_ = status;
@@ -70,7 +70,7 @@ void RequestGroup::Submit(std::unique_ptr<RequestGroup> group, const std::string
                           Ended ended) {
   RequestGroup* const self = group.release();  // Finish deletes it
   self->ended_ = std::move(ended);
-  // One more than there are requests: held by this function, so that the group outlives it.
+  // One more than there are requests, held by this function, so that the group outlives it.
   self->unfinished_ = static_cast<int>(self->requests_.size()) + 1;
   if (!self->WatchForCancellation()) {
     self->Drop(Status(Code::kCancelled, "the step was cancelled before " + what));
@@ -97,7 +97,7 @@ void RequestGroup::Submit(std::unique_ptr<RequestGroup> group, const std::string
   self->EndOne(Status());
 }
 
-// False when the step is cancelled already.
+// Returns false if the step is already cancelled.
 bool RequestGroup::WatchForCancellation() {
   if (cancellation_ == nullptr) return true;
   token_ = cancellation_->get_cancellation_token();
@@ -115,7 +115,7 @@ void RequestGroup::Withdraw() {
   for (Ticket ticket : tickets) engine_->Withdraw(ticket);
 }
 
-// The communication thread, or Submit.
+// Called on the communication thread, or inside Submit.
 void RequestGroup::EndOne(const Status& status) {
   if (!status.ok()) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -123,7 +123,7 @@ void RequestGroup::EndOne(const Status& status) {
   }
   if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   runner_([this] {
-    // Some runners of eager kernels call on the spot; a kernel must not run on the communication
+    // Some runners of eager kernels call directly, but a kernel must not run on the communication
     // thread.
     if (engine_->OnCommunicationThread()) {
       RunOnOwnThread([this] { Finish(); });
@@ -134,7 +134,7 @@ void RequestGroup::EndOne(const Status& status) {
 }
 
 void RequestGroup::Finish() {
-  // Waits for a cancellation callback that is running, so none can touch a deleted group.
+  // Waits for a running cancellation callback, so that it cannot access a deleted group.
   if (watching_) cancellation_->DeregisterCallback(token_);
   const absl::Status status = ToAbsl(status_);
   const Ended ended = std::move(ended_);

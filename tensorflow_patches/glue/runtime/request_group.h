@@ -1,8 +1,8 @@
-// The requests that one execution of a kernel hands to the engine together.
+// The requests that one execution of a kernel submits to the engine together.
 //
-// A kernel makes a group on an inter-op thread, adds requests, and submits it. The engine answers
-// on the communication thread; when the last request has ended, `ended` runs on the runner. The
-// group owns itself from Submit to that moment. The memory that requests name is the kernel's.
+// A kernel creates a group on an inter-op thread, adds requests, and submits it. The engine answers
+// on the communication thread; when the last request has ended, `ended` runs on the runner. From
+// Submit to that moment the group owns itself. The kernel owns the memory that requests refer to.
 
 #ifndef TFMPI_GLUE_RUNTIME_REQUEST_GROUP_H_
 #define TFMPI_GLUE_RUNTIME_REQUEST_GROUP_H_
@@ -22,14 +22,14 @@
 
 namespace tfmpi {
 
-// Gradients handed to the engine by all kernels of the process, so far.
+// The number of gradients that all kernels of the process have submitted so far.
 int64_t GradientsSubmitted();
 void CountGradients(int64_t gradients);
 
-// A request for `tensor`, without data: an allreduce is an average.
+// A request for `tensor`, without data; an allreduce is an average.
 Request RequestFor(OpKind kind, std::string name, DataType dtype, const tensorflow::Tensor& tensor);
 
-// Runs `closure` on a thread that nobody else waits for. Threads are kept for the next one.
+// Runs `closure` on a thread for which no other code waits. Threads are reused.
 void RunOnOwnThread(std::function<void()> closure);
 
 class RequestGroup {
@@ -37,25 +37,26 @@ class RequestGroup {
   using Runner = std::function<void(std::function<void()>)>;
   using Ended = std::function<void(const absl::Status&)>;
 
-  // `cancellation` may be null, else it outlives `ended`.
+  // `cancellation` may be null; otherwise it outlives `ended`.
   RequestGroup(Engine* engine, tensorflow::CancellationManager* cancellation, Runner runner)
       : engine_(engine), cancellation_(cancellation), runner_(std::move(runner)) {}
 
-  // Of a kernel, whose step may be cancelled; on a GPU the requests' memory is that GPU's.
+  // For a kernel, whose step may be cancelled; on a GPU the requests use that GPU's memory.
   static std::unique_ptr<RequestGroup> OfKernel(Engine* engine,
                                                 tensorflow::OpKernelContext* context);
 
-  // The memory of requests that are added from now on. The group makes its event.
+  // The memory of requests added from now on. The group creates its event.
   void SetMemory(const GpuMemory& memory) { memory_ = memory; }
-  // Without `done`, which is the group's.
+  // The request must have no `done`, which the group sets.
   void Add(Request request);
-  // One of the host's memory, on a GPU, too.
+  // A request with host memory, even on a GPU.
   void AddOfHost(Request request) { requests_.push_back(std::move(request)); }
 
-  // Hands all requests to the engine and gives up `group`. `ended` runs exactly once, never on the
-  // communication thread, with the first failure; if the step is cancelled, the requests are
-  // withdrawn. `what` names the whole for the error of a step that was cancelled before. On a GPU
-  // all that the requests read has been enqueued, and all that they write allocated.
+  // Submits all requests to the engine and takes `group`. `ended` runs exactly once, never on the
+  // communication thread, with the first failure. If the step is cancelled, the requests are
+  // withdrawn. `what` describes the operation in the error of a step that was cancelled before. On
+  // a GPU, everything that the requests read must have been enqueued, and everything they write
+  // allocated.
   static void Submit(std::unique_ptr<RequestGroup> group, const std::string& what, Ended ended);
 
  private:

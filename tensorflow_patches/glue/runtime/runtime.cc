@@ -17,7 +17,7 @@ namespace {
 std::atomic<Engine*> g_engine{nullptr};
 std::atomic<bool> g_left_to_script{false};
 
-// Whom the start waits for. Any thread.
+// What the start waits for. Any thread.
 struct Waits {
   std::mutex mutex;
   std::string whom;  // guarded by mutex
@@ -28,7 +28,7 @@ Waits& GetWaits() {
   return *waits;
 }
 
-// What stays from the start to the end. Python's main thread.
+// State from the start to the end. Python's main thread.
 struct State {
   EngineOptions options;
   Observation observation;
@@ -45,7 +45,7 @@ void Log(const std::string& line) {
   if (options.log) options.log(line);
 }
 
-// Collective. False when the transport is of no more use.
+// Collective. Returns false if the transport is unusable afterwards.
 bool GatherObservation(Transport* transport) {
   State& state = GetState();
   if (!state.observation.stats && state.observation.timeline.empty()) return true;
@@ -57,7 +57,7 @@ bool GatherObservation(Transport* transport) {
   return status.code() != Code::kDeadlineExceeded && status.code() != Code::kUnavailable;
 }
 
-// The ranks did not end together, so each keeps what it has.
+// The ranks did not end together, so each writes its own events.
 void WriteOwn() {
   const State& state = GetState();
   if (state.observation.timeline.empty()) return;
@@ -67,7 +67,7 @@ void WriteOwn() {
                   : status.message());
 }
 
-// Whether nodes exchange between all of their ranks, exactly.
+// Whether nodes exchange through a transport of all ranks, which does not round.
 bool LacksRail(Transport* transport) {
   return transport->topology().nodes > 1 && transport->rail() == nullptr;
 }
@@ -97,9 +97,9 @@ Status StartRuntime(const RuntimeOptions& options) {
   Extras extras;
   if (!ParseExtras(options.extras, &extras)) {
     return Status(Code::kInvalidArgument,
-                  "an extra of '" + options.extras + "' is not known to the library of this wheel");
+                  "the library of this wheel does not know an extra in '" + options.extras + "'");
   }
-  // Its update is one operation of all ranks in several requests, and could not be begun anew.
+  // Such an update is one operation of all ranks in several requests, which could not be repeated.
   if (options.engine.shrink_on_fault) extras.divided_updates = false;
   SetExtras(extras);
   std::unique_ptr<Transport> transport;
@@ -130,8 +130,8 @@ Status StartRuntime(const RuntimeOptions& options) {
   g_engine = new Engine(std::move(transport), state.options);
   pthread_atfork(nullptr, nullptr, [] { g_engine = nullptr; });
   if (rounds_nothing && GetEngine()->topology().rank == 0) {
-    Log("TF_MPI_COMPRESSION rounds nothing, for the nodes have different numbers of ranks: start "
-        "as many on each");
+    Log("TF_MPI_COMPRESSION rounds nothing, because the nodes have different numbers of ranks: "
+        "start the same number on each");
   }
   return Status();
 }

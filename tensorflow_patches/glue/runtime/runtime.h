@@ -1,9 +1,9 @@
-// The process's one engine, between its start from Python and its end at exit.
+// The process's only engine, between its start from Python and its end at exit.
 //
 // Start, Join and Leave: Python's main thread. Everything else: any thread. Before Start and after
-// the end there is no engine; kernels made then are stock kernels, requests made then fail. Nor is
-// there one in a child that this process forks: its kernels do what stock ones do, as on one rank,
-// and it has nothing of the memory that ranks share.
+// the end there is no engine; kernels created then are stock kernels, and requests fail. There is
+// no engine in a child that this process forks either: its kernels act like stock ones, as with one
+// rank, and it has none of the memory that the ranks share.
 
 #ifndef TFMPI_GLUE_RUNTIME_RUNTIME_H_
 #define TFMPI_GLUE_RUNTIME_RUNTIME_H_
@@ -23,28 +23,28 @@ namespace tfmpi {
 struct RuntimeOptions {
   EngineOptions engine;
   PluginOptions plugin;
-  std::string transport_library;  // empty: one rank alone, without MPI
-  Observation observation;        // of rank 0 counts
+  std::string transport_library;  // empty: a single rank, without MPI
+  Observation observation;        // rank 0's is used
   std::string extras;             // names (extras.h)
 };
 
-// Starts the engine; fails with one line that says what to do.
+// Starts the engine; on failure the message is one line that says what to do.
 Status StartRuntime(const RuntimeOptions& options);
-// Meanwhile, on any thread: whom this rank waits for, and what they have to do; "" if nobody.
+// During the start, on any thread: what this rank waits for; "" if nothing.
 std::string StartWaitsFor();
-// Engine::Join and Leave, and the end of what is observed: its files are written.
+// Engine::Join and Leave, and the end of the observation: writes its files.
 Status JoinRuntime();
 void LeaveRuntime(const std::string& reason, Clock::duration grace);
-// Of all ranks, on rank 0, once it has joined; see FormatStats. Else empty.
+// The statistics of all ranks, on rank 0, after it has joined; see FormatStats. Else empty.
 const std::string& StatsReport();
 // Null unless started.
 Engine* GetEngine();
-// From now on optimizer ops do what stock ones do: the script averages, by ops of its own. Any
+// From now on optimizer ops act like stock ones: the script averages with ops of its own. Any
 // thread.
 void LeaveAveragesToScript();
 bool AreAveragesLeftToScript();
 
-// How tensorflow and the core name the same things. False for a dtype that cannot travel.
+// Converts between the types of TensorFlow and the core. False for an unsupported dtype.
 bool ToCoreType(tensorflow::DataType type, DataType* core);
 Shape ToShape(const tensorflow::TensorShape& shape);
 void* Data(const tensorflow::Tensor& tensor);

@@ -17,11 +17,11 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using Variable = tensorflow::core::RefCountPtr<tensorflow::Var>;
 
-// The variable's own memory if nobody else reads it, else as much of other memory.
+// Uses the variable's own memory if nothing else reads it, else other memory of the same size.
 absl::Status ReceiveInto(OpKernelContext* context, int input, Tensor* value) {
   bool own = false;
   if (context->input_is_ref(input)) {
-    *value = Tensor();  // it shares the memory
+    *value = Tensor();  // it shares the variable's memory
     const tensorflow::TensorValue& ref = context->params()->inputs[input];
     tensorflow::mutex_lock lock(*ref.mutex_if_ref);
     own = ref.tensor->RefCountIsOne();
@@ -105,13 +105,13 @@ void InitialBroadcast::AddBroadcasts(OpKernelContext* context, const std::string
   bool synchronized = false;
   for (int input = 0; input < context->num_inputs(); ++input) {
     if (!IsState(context, input)) continue;
-    // Of refs only the variable has a name here; its slots are synchronized if it is.
+    // Among refs only the variable has a name here; its slots are synchronized if it is.
     if (input == 0 || !context->input_is_ref(input)) {
       synchronized =
           VariableNames::Get().TestAndMarkSynchronized(StateKey(context, input, ref_variable));
     }
     if (synchronized) continue;
-    // What has no value, or none that can travel, is left to the stock kernel.
+    // An input without a value, or of an unsupported type, is left to the stock kernel.
     AddBroadcast(context, input, "start of " + name + " input " + std::to_string(input), rank,
                  group)
         .IgnoreError();
@@ -126,8 +126,8 @@ absl::Status InitialBroadcast::AddBroadcast(OpKernelContext* context, int input,
   Tensor value;
   DataType dtype;
   if (!ReadState(context, input, &value) || !ToCoreType(value.dtype(), &dtype)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("'", request_name, "' has no value that can travel between ranks"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "'", request_name, "' has no value, or a dtype that is not supported between ranks"));
   }
   if (rank != 0) {
     const absl::Status status = ReceiveInto(context, input, &value);
@@ -146,7 +146,7 @@ absl::Status InitialBroadcast::Write(OpKernelContext* context) {
   for (const Received& received : received_) {
     if (status.ok() && rank_ != 0) status = WriteState(context, received.input, received.value);
   }
-  received_.clear();  // before the stock kernel, which copies a variable that is held elsewhere
+  received_.clear();  // before the stock kernel, which copies a variable if something else holds it
   return status;
 }
 

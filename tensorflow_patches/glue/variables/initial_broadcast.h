@@ -1,9 +1,9 @@
-// The safety net of the decorated kernels: at a variable's first Apply, rank 0's value becomes
-// every rank's, for what nothing has synchronized before (a raw op, or an eager variable made
-// inside its first tape), slots included.
+// The safety net of the decorated kernels: at the first Apply of a variable, rank 0's value becomes
+// every rank's, including slots, if nothing has synchronized it before (a raw op, or an eager
+// variable created inside its first tape).
 //
-// One object per execution of a kernel, made and asked by it on an inter-op thread; Write runs on
-// TensorFlow's runner. A large table is received where it lies, never beside itself.
+// One object per execution of a kernel, which creates and uses it on an inter-op thread; Write runs
+// on TensorFlow's runner. A large table is received in place, without a second copy.
 
 #ifndef TFMPI_GLUE_VARIABLES_INITIAL_BROADCAST_H_
 #define TFMPI_GLUE_VARIABLES_INITIAL_BROADCAST_H_
@@ -16,18 +16,18 @@
 
 namespace tfmpi {
 
-// An attribute of Apply ops in graphs: the keys (variable_names.h) of the variable and its slots,
-// of a ref variable only its own; those of a session in the scope kOfSession. Missing where Python
-// does not know one of them. A graph that was imported may bring those of another.
+// An attribute of Apply ops in graphs: the keys (variable_names.h) of the variable and its slots;
+// for a ref variable only its own. Those of a session have the scope kOfSession. Missing if Python
+// does not know one of them. An imported graph may contain keys of another graph.
 inline constexpr char kStates[] = "_tf_mpi_states";
 inline constexpr char kOfSession[] = "*";
 
-// The graph name of an Apply op's ref variable: the node that it comes from, if that is what Python
-// has written, else the op's colocation, which optimizers set, else that node.
+// The graph name of an Apply op's ref variable: its input node, if that is what Python has written;
+// else the op's colocation, which optimizers set; else the input node.
 std::string RefVariableName(const tensorflow::NodeDef& node);
 
-// Which variable or slot a state input is, in this process; `ref_variable` is its name if it is a
-// ref.
+// The key, in this process, of the variable or slot in a state input; `ref_variable` is its name if
+// it is a ref.
 std::string StateKey(tensorflow::OpKernelContext* context, int input,
                      const std::string& ref_variable);
 
@@ -38,15 +38,15 @@ bool ReadState(tensorflow::OpKernelContext* context, int input, tensorflow::Tens
 
 class InitialBroadcast {
  public:
-  // Adds to `group` what is not synchronized yet, under names made of `name`; the memory is this
-  // object's or the variables'.
+  // Adds to `group` what is not synchronized yet, with names made from `name`. The memory belongs
+  // to this object or to the variables.
   void AddBroadcasts(tensorflow::OpKernelContext* context, const std::string& name,
                      const std::string& ref_variable, int rank, RequestGroup* group);
-  // One state input of any op, whether synchronized or not, under the name `request`.
+  // Adds one state input of any op, synchronized or not, with the name `request`.
   absl::Status AddBroadcast(tensorflow::OpKernelContext* context, int input,
                             const std::string& request, int rank, RequestGroup* group);
   bool empty() const { return received_.empty(); }
-  // When the group has ended well: what came becomes the variables' value.
+  // Call it when the group has ended with ok: assigns the received values to the variables.
   absl::Status Write(tensorflow::OpKernelContext* context);
 
  private:

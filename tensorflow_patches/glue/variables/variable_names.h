@@ -1,12 +1,11 @@
 // The names that variables have on every rank.
 //
-// A v1 variable carries its graph name, unique in its session; sessions are told apart by a scope
-// that Python agrees on. An eager variable's handle carries "debug name/per-process id": the id is
-// dropped and variables of one debug name are numbered in the order in which the program first
-// trains them, which Python declares as it traces (python/_src/runtime/hooks.py) and which, for
-// eager code, is the order of the first Apply. So variables that only one rank has, or that it
-// never trains, shift no one's number. Thread-safe; owned by the process.
-
+// A v1 variable has its graph name, unique in its session; sessions are distinguished by a scope on
+// which Python agrees. An eager variable's handle is named "debug name/per-process id": the id is
+// dropped, and variables with the same debug name are numbered in the order in which the program
+// first trains them. Python declares that order while it traces (python/_src/runtime/hooks.py); in
+// eager code it is the order of the first Apply ops. So variables that exist on only one rank, or
+// are never trained, change no other variable's number. Thread-safe; owned by the process.
 #ifndef TFMPI_GLUE_VARIABLES_VARIABLE_NAMES_H_
 #define TFMPI_GLUE_VARIABLES_VARIABLE_NAMES_H_
 
@@ -21,33 +20,33 @@ namespace tfmpi {
 
 struct VariableUse {
   std::string name;          // the same on every rank
-  bool first_apply = false;  // this kind of Apply op had not been seen for this variable
+  bool first_apply = false;  // this kind of Apply op had not been seen on this variable
 };
 
 class VariableNames {
  public:
   static VariableNames& Get();
 
-  // `key` names a variable in this process: see HandleKey.
+  // `key` identifies a variable in this process: see HandleKey.
   void Declare(const std::string& key);
-  // The name that the variable has on every rank; declares it.
+  // Returns the variable's name, the same on every rank; declares it.
   std::string Name(const std::string& key);
   void MarkSynchronized(const std::string& key);
   bool AreSynchronized(const std::vector<std::string>& keys);
-  // True if rank 0's value has been made this rank's; from now on it counts as if it had.
+  // Whether this rank already has rank 0's value; from now on it counts as synchronized.
   bool TestAndMarkSynchronized(const std::string& key);
-  // For an Apply op of the kind that `suffix` tells; notes that it was seen.
+  // For an Apply op of the kind that `suffix` names; records that it was seen.
   VariableUse Use(const std::string& key, const std::string& suffix);
 
-  // The key of a resource variable of which only the handle's name is known, as it is while XLA
-  // compiles: an eager variable's if one was declared under that name. Sessions have no scope
-  // there.
+  // The key of a resource variable of which only the handle's name is known, as during XLA
+  // compilation: that of an eager variable if one was declared with this name. Sessions have no
+  // scope there.
   std::string CompiledKey(const std::string& handle_name);
 
-  // The scope of all variables of the session that carries this number in its metadata.
+  // Sets the scope of all variables of the session with this number in its metadata.
   void SetScope(int64_t session, const std::string& scope);
   std::string Scope(int64_t session);
-  // That of the session whose kernels this thread makes from now on; empty if it is not known.
+  // Sets the scope of the session whose kernels this thread creates from now on; empty: unknown.
   static void SetThreadScope(const std::string& scope);
   static const std::string& ThreadScope();
 
@@ -62,7 +61,7 @@ class VariableNames {
   std::mutex mutex_;
   std::unordered_map<std::string, Entry> entries_;  // guarded by mutex_, as all below
   std::unordered_map<std::string, int> counts_;
-  std::unordered_set<std::string> synchronized_;  // keys; slots too, which have no entry
+  std::unordered_set<std::string> synchronized_;  // keys, including slots, which have no entry
   std::unordered_map<int64_t, std::string> scopes_;
 };
 

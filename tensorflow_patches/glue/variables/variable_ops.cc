@@ -1,7 +1,6 @@
-// What Python does with a large variable where it lies: no copy of it is made, in Python or here.
+// Operations of Python on a large variable in place, without a copy in Python or here.
 //
-// Eager code alone runs these ops (python/_src/variables/large_variables.py), on resource
-// variables.
+// Only eager code runs these ops (python/_src/variables/large_variables.py), on resource variables.
 
 #include <memory>
 #include <string>
@@ -22,7 +21,7 @@ namespace {
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-// Rank 0's value becomes every rank's. The ranks meet by the name.
+// Makes rank 0's value every rank's. The name identifies the operation on all ranks.
 REGISTER_OP("TfMpiBroadcastVariable")
     .Input("resource: resource")
     .Input("request_name: string")
@@ -30,7 +29,7 @@ REGISTER_OP("TfMpiBroadcastVariable")
     .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
-// A number that differs, all but surely, if a bit of the value does.
+// A number that almost certainly differs if a bit of the value does.
 REGISTER_OP("TfMpiVariableDigest")
     .Input("resource: resource")
     .Output("digest: int64")

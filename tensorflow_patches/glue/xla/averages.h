@@ -1,4 +1,4 @@
-// What the kernels of one computation know of each other, while it is compiled.
+// State that the kernels of one computation share while it is compiled.
 
 #ifndef TFMPI_GLUE_XLA_AVERAGES_H_
 #define TFMPI_GLUE_XLA_AVERAGES_H_
@@ -13,15 +13,15 @@
 
 namespace tfmpi {
 
-// `last` is the last call of the computation: each takes a number that the one before it gives, so
-// that XLA runs them one after another, in the order of the graph, which is the same on all ranks.
-// Its own order depends on shapes, and a call that waits may hold up all that come after it.
+// `last` is the last call of the computation: each call takes a number that the previous one
+// returns, so that XLA runs them one after another in graph order, which is the same on all ranks.
+// XLA's own order depends on shapes, and a call that waits may hold up all later ones.
 class Averages : public tensorflow::ResourceBase {
  public:
   struct Rows {
-    xla::XlaOp values;   // what the graph sees
+    xla::XlaOp values;   // as used by the graph
     xla::XlaOp indices;  // distinct
-    xla::XlaOp written;  // the same values, but that the rest of their room may hold anything
+    xla::XlaOp written;  // the same values, with undefined content in the unused room
   };
 
   std::string DebugString() const override { return "the averages of a computation"; }
@@ -29,7 +29,7 @@ class Averages : public tensorflow::ResourceBase {
   std::vector<Rows> rows;  // the averages of sparse gradients
 };
 
-// Of the computation that is being compiled: a reference, which the caller gives up.
+// For the computation that is being compiled: returns a reference, which the caller must release.
 absl::StatusOr<Averages*> AveragesOf(tensorflow::OpKernelContext* context,
                                      xla::XlaBuilder* builder);
 

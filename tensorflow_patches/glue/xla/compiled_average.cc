@@ -32,7 +32,7 @@ using xla::XlaOp;
 constexpr char kRows[] = "_tf_mpi_rows";  // by sparse gradient
 constexpr char kEveryRow[] = "_tf_mpi_every_row";
 
-// A string of MLIR's: any byte may be written as two hexadecimal digits.
+// A string in MLIR: any byte may be written as two hexadecimal digits.
 std::string Quoted(const std::string& text) {
   constexpr char kDigits[] = "0123456789ABCDEF";
   std::string quoted = "\"";
@@ -55,7 +55,7 @@ absl::Status CheckStatic(const std::string& name, const xla::Shape& shape) {
 struct Call {
   std::vector<std::string> names;  // of each gradient
   std::vector<XlaOp> tensors;
-  std::vector<int64_t> rows;  // of this rank, by sparse gradient; the rest of each is room
+  std::vector<int64_t> rows;  // of this rank, by sparse gradient; the rest is unused room
   int64_t every_row = 0;      // a Duplicates
 
   size_t of_slices() const { return 2 * rows.size(); }
@@ -64,8 +64,8 @@ struct Call {
   }
 };
 
-// Where a function's shapes are not known when it is traced, neither is how many rows are this
-// rank's: it is told from the room, of which python/_src/average/compiled.py says how much it is.
+// If a function's shapes are unknown when it is traced, the number of this rank's rows is unknown,
+// too: it is derived from the room, whose size python/_src/average/compiled.py determines.
 constexpr int64_t kOfTheRoom = -1;
 
 int64_t RowsIn(int64_t room, int64_t ranks) {
@@ -79,7 +79,7 @@ int64_t RowsIn(int64_t room, int64_t ranks) {
   return rows;
 }
 
-// Rows first on every rank, whatever layout XLA prefers.
+// Row-major on every rank, whatever layout XLA prefers.
 absl::StatusOr<std::vector<xla::Shape>> RowsFirst(xla::XlaBuilder* builder, const Call& call) {
   std::vector<xla::Shape> shapes;
   for (size_t i = 0; i < call.tensors.size(); ++i) {
@@ -92,8 +92,8 @@ absl::StatusOr<std::vector<xla::Shape>> RowsFirst(xla::XlaBuilder* builder, cons
   return shapes;
 }
 
-// `values` with zeros in the rows from `found` on. A call of its own: who can do without them
-// takes what is written, and XLA drops what nobody takes.
+// `values` with zeros in the rows from `found` on. A separate call: code that does not need the
+// zeros uses `written` instead, and XLA removes a call whose result is unused.
 XlaOp EmitRest(xla::XlaBuilder* builder, XlaOp values, const xla::Shape& shape, XlaOp found) {
   return xla::CustomCallWithLayout(builder, std::string(kCompiledRest), {values, found}, shape,
                                    {shape, xla::ShapeUtil::MakeShape(xla::S64, {1})}, /*opaque=*/"",
@@ -102,7 +102,7 @@ XlaOp EmitRest(xla::XlaBuilder* builder, XlaOp values, const xla::Shape& shape, 
                                    xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
 }
 
-// The averages of the tensors.
+// Emits the call and returns the averages of the tensors.
 absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, Call call, XlaOp weight) {
   XlaOpKernelContext compilation(context);
   xla::XlaBuilder* const builder = compilation.builder();
@@ -117,7 +117,7 @@ absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, Call call,
   results.push_back(scalar);
   if (slices != 0) results.push_back(xla::ShapeUtil::MakeShape(xla::S64, {slices}));
   std::vector<XlaOp> operands = call.tensors;
-  // The results of slices have memory of their own, so XLA never makes the room of an operand.
+  // The results of slices have their own memory, so XLA never materializes the room of an operand.
   const int64_t ranks = GetEngine()->topology().size;
   for (size_t i = 0; i < call.of_slices(); ++i) {
     int64_t& own = call.rows[i / 2];
@@ -125,7 +125,7 @@ absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, Call call,
     (*shapes)[i].set_dimensions(0, call.rows[i / 2]);
     operands[i] = xla::SliceInDim(operands[i], 0, call.rows[i / 2], 1, 0);
   }
-  // The others' are in place: XLA copies what it still needs for something else.
+  // The others are in place: XLA copies operands that it still needs elsewhere.
   std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> in_place;
   const xla::ShapeIndex whole;
   const auto tensors = static_cast<int64_t>(operands.size());
@@ -179,7 +179,7 @@ CompiledAverageKernel::CompiledAverageKernel(OpKernelConstruction* construction)
   OP_REQUIRES(
       construction,
       !names_.empty() && names_.size() + rows_.size() + 1 == static_cast<size_t>(num_inputs()),
-      absl::InvalidArgumentError("a compiled average without its attributes"));
+      absl::InvalidArgumentError("a compiled average op lacks its attributes"));
   for (size_t i = 0; i < names_.size(); ++i) {
     const size_t input = i < rows_.size() ? 2 * i : i + rows_.size();
     DataType core;
@@ -192,7 +192,7 @@ bool CompiledAverageKernel::HasRows(const tensorflow::NodeDef& node) {
   return node.attr().count(kRows) != 0;
 }
 
-// Input i becomes output i, averaged, but for the last, which is the weight.
+// Input i becomes output i, averaged, except for the last input, which is the weight.
 void CompiledAverageKernel::Compute(OpKernelContext* context) {
   XlaOpKernelContext compilation(context);
   if (GetEngine() == nullptr) {  // in a forked child
@@ -238,7 +238,7 @@ absl::Status CompiledApplyKernel::EmitAverageOfGradient(OpKernelContext* context
   const absl::StatusOr<std::vector<XlaOp>> averages =
       EmitCall(context, {{name}, {compilation.Input(gradient_)}, {}, 0}, one);
   if (!averages.ok()) return averages.status();
-  // A tensor of the compiler's holds no data but the expression that it stands for.
+  // A tensor of the compiler contains no data, only the expression it represents.
   const tensorflow::DataType type = context->input_dtype(gradient_);
   status = context->allocate_temp(type, context->input(gradient_).shape(), average);
   if (!status.ok()) return status;
@@ -248,7 +248,7 @@ absl::Status CompiledApplyKernel::EmitAverageOfGradient(OpKernelContext* context
 
 void CompiledApplyKernel::Compute(OpKernelContext* context) {
   Tensor average = context->input(gradient_);
-  // There is none in a forked child.
+  // A forked child has no engine.
   if (!averaged_ && GetEngine() != nullptr && !AreAveragesLeftToScript()) {
     OP_REQUIRES_OK(context, EmitAverageOfGradient(context, &average));
   }

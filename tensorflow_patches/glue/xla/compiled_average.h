@@ -1,8 +1,8 @@
 // Averages inside XLA clusters on the CPU: what the kernels emit while a cluster is compiled.
 //
-// Made by the decorating factory (registration/decorators.cc) for kernels of device type
+// Created by the decorating factory (registration/decorators.cc) for kernels of device type
 // XLA_CPU_JIT. Compute runs once per compilation, on the thread that compiles; it adds a custom
-// call to the computation, which compiled_call.cc carries out at every step.
+// call to the computation, which compiled_call.cc executes in every step.
 
 #ifndef TFMPI_GLUE_XLA_COMPILED_AVERAGE_H_
 #define TFMPI_GLUE_XLA_COMPILED_AVERAGE_H_
@@ -18,7 +18,7 @@
 
 namespace tfmpi {
 
-// False where this TensorFlow lacks what they need (absent.cc): then they are errors.
+// False if this TensorFlow lacks what they need (absent.cc): then these kernels are errors.
 bool AveragesInCompiledSteps();
 
 // A marked IdentityN (average_kernel.h). Its first tensors may be the values and indices of sparse
@@ -28,17 +28,17 @@ class CompiledAverageKernel : public tensorflow::OpKernel {
   explicit CompiledAverageKernel(tensorflow::OpKernelConstruction* construction);
   void Compute(tensorflow::OpKernelContext* context) override;
 
-  // True for an IdentityN with sparse gradients: it was made for a compiled function.
+  // Whether an IdentityN has sparse gradients: then it was created for a compiled function.
   static bool HasRows(const tensorflow::NodeDef& node);
 
  private:
   std::vector<std::string> names_;  // of the engine's requests, the sparse gradients' first
-  std::vector<int64_t> rows_;       // of this rank, by sparse gradient; -1: told from the room
-  int64_t every_row_ = 0;           // what becomes of duplicates
+  std::vector<int64_t> rows_;       // of this rank, by sparse gradient; -1: derived from the room
+  int64_t every_row_ = 0;           // how to handle duplicates
 };
 
-// A dense optimizer op on a resource variable: the stock kernel emits the update by the average.
-// Nothing here synchronizes the variable: Python has, before the function was called.
+// A dense optimizer op on a resource variable: the stock kernel emits the update, with the average.
+// Python has synchronized the variable before the function was called, so nothing here does.
 class CompiledApplyKernel : public tensorflow::OpKernel {
  public:
   CompiledApplyKernel(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,

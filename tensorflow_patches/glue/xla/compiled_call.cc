@@ -13,8 +13,8 @@
 #include "tensorflow_patches/glue/xla/compiled_requests.h"
 #include "tensorflow_patches/glue/xla/compiled_slices.h"
 
-// Of xla/ffi/ffi_api.h, which needs headers of LLVM that the wheel does not hold. The linker checks
-// the name, RegisterCompiledCalls the version of what it returns.
+// From xla/ffi/ffi_api.h, which needs LLVM headers that the wheel does not include. The linker
+// checks the name, RegisterCompiledCalls the version of what it returns.
 namespace xla::ffi {
 const XLA_FFI_Api* GetXlaFfiApi();
 }  // namespace xla::ffi
@@ -28,8 +28,8 @@ ffi::Error ToFfi(const absl::Status& status) {
   return ffi::Error(static_cast<ffi::ErrorCode>(status.code()), std::string(status.message()));
 }
 
-// `add` fills the group; `finish` runs when it has ended well, on a thread of its own, on which
-// what comes after the call then runs.
+// `add` fills the group; `finish` runs when it has ended with ok, on a thread of its own, which
+// then executes what follows the call.
 ffi::Future Submit(const std::function<absl::Status(RequestGroup*)>& add,
                    std::function<absl::Status()> finish) {
   ffi::Promise promise;
@@ -77,14 +77,14 @@ absl::Status AddRequests(std::string_view joined, const Operands& operands, Dupl
   return status;
 }
 
-// In a forked child: what this process has is the average, as on one rank.
+// In a forked child: its own data is the average, as with one rank.
 ffi::Future PassOn(const Operands& operands) {
   for (size_t i = 0; i < operands.weight_place(); ++i) {
     const Operand& from = operands.args[i];
     const Operand& to = operands.rets[i];
     if (from.data == to.data) continue;
     std::memcpy(to.data, from.data, from.bytes);
-    const size_t rest = to.bytes - from.bytes;  // of sparse gradients
+    const size_t rest = to.bytes - from.bytes;  // the unused room of sparse gradients
     std::memset(to.as<char>() + from.bytes, 0xff, rest);
   }
   *operands.rets[operands.weight_place()].as<float>() = 0;
@@ -118,7 +118,7 @@ XLA_FFI_DEFINE_HANDLER(kAverageHandler, Average,
                            .Attr<int64_t>("slices")
                            .Attr<int64_t>("every_row"));
 
-// With XLA's stream, on which all of it is enqueued.
+// `stream`: XLA's stream, on which everything is enqueued.
 ffi::Error AverageOnGpu(void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
                         std::string_view joined, int64_t sparse, int64_t every_row) {
   const Operands operands(args, rets, static_cast<size_t>(sparse));
@@ -136,7 +136,7 @@ XLA_FFI_DEFINE_HANDLER(kAverageOnGpuHandler, AverageOnGpu,
                            .Attr<int64_t>("slices")
                            .Attr<int64_t>("every_row"));
 
-// Shapes and dtypes are as EmitRest has given them.
+// EmitRest determines the shapes and dtypes.
 ffi::Error ClearRest(ffi::AnyBuffer values, ffi::AnyBuffer found,
                      ffi::Result<ffi::AnyBuffer> result) {
   const size_t bytes = values.size_bytes();

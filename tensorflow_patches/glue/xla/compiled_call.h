@@ -1,16 +1,16 @@
 // The custom calls by which a compiled cluster averages over the ranks.
 //
-// Operands: values and indices of sparse gradients, as many as the int64 attribute "slices" says,
-// dense tensors, this rank's weight (a float32 scalar), a float32 scalar that only orders calls.
-// Results: the averages, those of dense tensors in their memory, the scalar for the next call, and,
-// if there are sparse gradients, how many rows each has, int64. Shapes are static, so the results
-// of a sparse gradient have room for the rows of all ranks; the indices that are left over are -1,
-// the values anything. Attribute "names": the names of the engine's requests, separated, one per
-// gradient. On the CPU XLA calls on a thread of its own, which the call gives back at once; on a
-// GPU on the thread that enqueues the step, which goes on when the result is enqueued, too.
+// Operands: values and indices of sparse gradients, as many as the int64 attribute "slices" says;
+// dense tensors; this rank's weight (a float32 scalar); a float32 scalar that only orders calls.
+// Results: the averages, those of dense tensors in the operands' memory; the scalar for the next
+// call; and, with sparse gradients, the number of rows of each, int64. Shapes are static, so the
+// results of a sparse gradient have room for the rows of all ranks; unused indices are -1, unused
+// values are undefined. Attribute "names": the names of the engine's requests, separated, one per
+// gradient. On the CPU, XLA calls on a thread of its own, and the call returns at once; on a GPU,
+// on the thread that enqueues the step, and the call returns when the result is enqueued, too.
 //
-// kCompiledRest makes zeros of the values that are left over. Operands: the values, how many rows
-// they have, as an int64 tensor of one element. Result: the values, in their memory.
+// kCompiledRest zeroes the unused values. Operands: the values, and their number of rows as an
+// int64 tensor of one element. Result: the values, in the operand's memory.
 
 #ifndef TFMPI_GLUE_XLA_COMPILED_CALL_H_
 #define TFMPI_GLUE_XLA_COMPILED_CALL_H_
@@ -26,12 +26,12 @@ inline constexpr std::string_view kCompiledAverage = "tfmpi_average";
 inline constexpr std::string_view kCompiledRest = "tfmpi_clear_rest";
 inline constexpr char kNameSeparator[] = "\n";
 
-// XLA's names of platforms.
+// XLA's platform names.
 inline constexpr std::string_view kHost = "Host", kCuda = "CUDA";
 
-// Makes the calls known to XLA for both, once.
+// Registers the calls with XLA for both platforms, once.
 absl::Status RegisterCompiledCalls();
-// Another one.
+// Registers another call.
 absl::Status RegisterCompiledCall(std::string_view name, std::string_view platform,
                                   XLA_FFI_Handler* handler);
 

@@ -17,8 +17,8 @@
 namespace tfmpi {
 namespace {
 
-// Pinned memory of at least so many bytes, from what is kept for the next call. The copies that use
-// it have ended before it is given back.
+// Pinned memory of at least this size, from a pool to which it returns. The copies that use it must
+// have ended before that.
 class KeptPinned {
  public:
   KeptPinned() = default;
@@ -62,7 +62,7 @@ class KeptPinned {
   void* data_ = nullptr;
 };
 
-// Copies of what the host reads and writes of sparse gradients, in an Operands of their own.
+// Copies of the parts of sparse gradients that the host reads and writes, with their own Operands.
 class Mirror {
  public:
   Mirror(const Operands& operands, const GpuMemory& memory)
@@ -70,7 +70,7 @@ class Mirror {
 
   const Operands& operands() const { return host_; }
 
-  // Waits until they are here.
+  // Copies the operands to the host and waits.
   Status Fetch() {
     for (size_t i = 0; i < 2 * real_.slices; ++i) {
       Status status = Hold(&host_.args[i]);
@@ -85,7 +85,7 @@ class Mirror {
     return status.ok() ? AwaitStream() : status;
   }
 
-  // Results, with zeros in the rest of their values; waits until they are there.
+  // Copies the results back, with zeros in the unused values, and waits.
   Status Return() {
     const auto* const counts = host_.counts()->as<int64_t>();
     for (size_t i = 0; i < 2 * real_.slices; ++i) {
@@ -119,8 +119,8 @@ class Mirror {
     const absl::Status taken = event.Take(memory_.gpu);
     if (!taken.ok()) return Status(Code::kInternal, std::string(taken.message()));
     Status status = memory_.gpu->Record(event.get(), memory_.stream);
-    // It ends with the stream, or with the engine, which may have to give up what the stream waits
-    // for: a peer that died.
+    // Ends with the stream, or with the engine, which may have to abort what the stream waits for,
+    // such as a peer that died.
     for (bool ended = false; status.ok() && !ended;) {
       status = memory_.gpu->Query(event.get(), &ended);
       if (status.ok() && !ended) status = GetEngine()->failure();
@@ -165,8 +165,7 @@ absl::Status AverageOnStream(void* stream, const Operands& operands, std::string
   Engine* const engine = GetEngine();
   if (engine == nullptr) {
     return absl::FailedPreconditionError(
-        "this process was forked, and a GPU cannot be used in one that was; start it anew "
-        "(multiprocessing's 'spawn')");
+        "a forked process cannot use a GPU; start it with multiprocessing's 'spawn' method");
   }
   GpuMemory memory;
   absl::Status status = GpuOfStream(stream, &memory);

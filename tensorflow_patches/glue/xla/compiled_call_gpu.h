@@ -1,9 +1,9 @@
-// The custom calls of compiled_call.h on a GPU, whose operands the host cannot read.
+// The custom calls of compiled_call.h on a GPU, where the host cannot read the operands.
 //
-// XLA's thread calls while it enqueues a step on `stream`, a CUstream, and waits in the call until
-// the ranks have agreed and the result is enqueued. The stream goes on meanwhile, up to here.
-// Sparse gradients pass through copies in pinned memory, since their indices decide what travels:
-// for them the call waits for the stream, and writes zeros to the rest of their values itself.
+// XLA's thread makes the call while it enqueues a step on `stream`, a CUstream, and waits in it
+// until the ranks have agreed and the result is enqueued. Meanwhile the stream runs up to this
+// point. Sparse gradients pass through copies in pinned memory, since their indices determine what
+// is sent: for them the call waits for the stream, and zeroes the unused values itself.
 
 #ifndef TFMPI_GLUE_XLA_COMPILED_CALL_GPU_H_
 #define TFMPI_GLUE_XLA_COMPILED_CALL_GPU_H_

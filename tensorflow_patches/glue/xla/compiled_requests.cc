@@ -15,7 +15,7 @@ absl::StatusOr<std::shared_ptr<const CallPlan>> MakePlan(std::string_view joined
   const std::vector<std::string> names = absl::StrSplit(joined, kNameSeparator);
   const size_t slices = operands.slices;
   if (operands.args.size() != names.size() + slices + 2 || names.size() < slices) {
-    return absl::InternalError("the compiled average has other operands than names");
+    return absl::InternalError("the operands of the compiled average do not match its names");
   }
   auto plan = std::make_shared<CallPlan>();
   plan->slices.assign(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(slices));

@@ -1,4 +1,4 @@
-// The requests of a compiled step's average, planned once and made at every step.
+// The requests of a compiled step's average, planned once and created in every step.
 
 #ifndef TFMPI_GLUE_XLA_COMPILED_REQUESTS_H_
 #define TFMPI_GLUE_XLA_COMPILED_REQUESTS_H_
@@ -15,13 +15,13 @@
 
 namespace tfmpi {
 
-// What a call averages, kept from step to step.
+// What a call averages; kept between steps.
 struct CallPlan {
   std::vector<std::string> slices;  // names
-  // The others; null if there are none.
+  // The dense gradients; null if there are none.
   std::shared_ptr<const AveragePlan> dense;
 
-  // Whether it is that of these operands: shapes are static, but two programs may share their
+  // Whether the plan fits these operands: shapes are static, but two programs may use the same
   // names.
   bool Fits(const Operands& operands) const;
 };
@@ -30,12 +30,12 @@ struct CallPlan {
 absl::StatusOr<std::shared_ptr<const CallPlan>> PlanFor(std::string_view joined,
                                                         const Operands& operands);
 
-// The dense gradients. `fingerprints`: the host can read them, and they are the first of their
-// name.
+// Adds the dense gradients. `fingerprints`: the host can read them, and they are the first ones
+// with their names.
 void AddDense(const AveragePlan& plan, const Operands& operands, const AveragePlan::Weight& weight,
               bool fingerprints, RequestGroup* group);
 
-// The first of the names, which stands for all in messages.
+// The first name, which represents all of them in messages.
 std::string FirstName(std::string_view joined);
 
 }  // namespace tfmpi

@@ -45,7 +45,7 @@ bool IsOfScalar(xla::XlaBuilder* builder, const Instruction& instruction) {
          Operand(builder, instruction, 0).shape().dimensions_size() == 0;
 }
 
-// By what the rows of an average are multiplied.
+// The factor of the rows of an average.
 struct Factor {
   static constexpr int64_t kOne = -1;
 
@@ -53,8 +53,8 @@ struct Factor {
   bool negative = false;
 };
 
-// None if `updates`, whose shape is known, are anything but such a product. A product of two
-// factors is none: taken together they would be rounded once.
+// Empty if `updates`, whose shape is known, are anything but such a product. A product with two
+// factors is not accepted: combining them would round only once.
 std::optional<Factor> FactorOf(xla::XlaBuilder* builder, XlaOp updates, XlaOp rows) {
   const int64_t end = XlaBuilderFriend::GetInstruction(rows)->id();
   Factor factor;
@@ -77,14 +77,14 @@ std::optional<Factor> FactorOf(xla::XlaBuilder* builder, XlaOp updates, XlaOp ro
 XlaOp Emit(xla::XlaBuilder* builder, const Factor& factor, xla::PrimitiveType type) {
   const XlaOp one = xla::One(builder, type);
   if (factor.instruction == Factor::kOne) return factor.negative ? xla::Neg(one) : one;
-  // The builder makes no XlaOp of an instruction's number, but what is made for another operand may
-  // take it for its own.
+  // The builder creates no XlaOp from an instruction's number, but an op created for another
+  // operand may use it as its own.
   const XlaOp negative = xla::Neg(one);
   XlaBuilderFriend::GetInstruction(negative)->set_operand_ids(0, factor.instruction);
   return factor.negative ? negative : xla::Neg(negative);
 }
 
-// The average of which `indices` are, as they came from it; null if they are of none.
+// The average from which `indices` come unchanged; null if there is none.
 const Averages::Rows* AverageOf(const Averages& averages, XlaOp indices) {
   const auto known =
       std::find_if(averages.rows.begin(), averages.rows.end(),
@@ -92,7 +92,7 @@ const Averages::Rows* AverageOf(const Averages& averages, XlaOp indices) {
   return known == averages.rows.end() ? nullptr : &*known;
 }
 
-// One row of `updates` for each index, of the form of the variable's.
+// Whether `updates` has one row for each index, of the shape of the variable's rows.
 bool AreRowsOf(const xla::Shape& variable, const xla::Shape& indices, const xla::Shape& updates) {
   const auto type = variable.element_type();
   return (type == xla::F32 || type == xla::F64) && updates.element_type() == type &&
@@ -104,9 +104,9 @@ bool AreRowsOf(const xla::Shape& variable, const xla::Shape& indices, const xla:
                     variable.dimensions().begin() + 1);
 }
 
-// Adds rows, times a factor, to those of a table. Operands: the table, indices, rows, the factor, a
-// scalar of their dtype. Result: the table, in its memory. An index that is in no table is left
-// out.
+// Adds rows, multiplied by a factor, to those of a table. Operands: the table, indices, rows, the
+// factor (a scalar of their dtype). Result: the table, in the operand's memory. Indices outside the
+// table are skipped.
 constexpr std::string_view kCall = "tfmpi_scatter_rows";
 
 template <typename T>
@@ -125,7 +125,7 @@ void ScatterInto(const ffi::AnyBuffer& table, const ffi::AnyBuffer& indices,
   }
 }
 
-// Shapes and dtypes are as CompiledScatter has checked them.
+// CompiledScatter has checked the shapes and dtypes.
 ffi::Error ScatterTable(ffi::AnyBuffer table, ffi::AnyBuffer indices, ffi::AnyBuffer values,
                         ffi::AnyBuffer factor, ffi::Result<ffi::AnyBuffer> result) {
   void* const into = result->untyped_data();
@@ -172,13 +172,13 @@ void CompiledScatter::Compute(OpKernelContext* context) {
   for (const XlaOp operand : {variable, average->indices, updates}) {
     const absl::StatusOr<xla::Shape> shape = builder->GetShape(operand);
     OP_REQUIRES_OK(context, shape.status());
-    // Rows first, whatever layout XLA prefers.
+    // Row-major, whatever layout XLA prefers.
     shapes.push_back(xla::ShapeUtil::MakeShape(shape->element_type(), shape->dimensions()));
   }
   if (!AreRowsOf(shapes[0], shapes[1], shapes[2])) return stock_->Compute(context);
   const xla::Shape table = shapes[0];
   shapes.push_back(xla::ShapeUtil::MakeShape(table.element_type(), {}));
-  // To multiply while rows are added saves a pass over memory.
+  // Multiplying while rows are added saves a pass over memory.
   const std::optional<Factor> found = FactorOf(builder, updates, average->values);
   Factor factor = found.value_or(Factor());
   if (def().op() == "ResourceScatterSub") factor.negative = !factor.negative;

@@ -1,7 +1,7 @@
-// Rows of an average added to their variable inside an XLA cluster on the CPU.
+// Adds rows of an average to their variable inside an XLA cluster on the CPU.
 //
-// An extra. XLA's scatter is a loop that takes a row of the average's unused room, which has the
-// index -1, as long as one that counts. Made and run as the kernels of xla/compiled_average.h.
+// An extra. XLA's scatter is a loop that spends as much time on a row in the unused room, which has
+// the index -1, as on a real one. Created and run like the kernels of xla/compiled_average.h.
 
 #ifndef TFMPI_GLUE_XLA_COMPILED_SCATTER_H_
 #define TFMPI_GLUE_XLA_COMPILED_SCATTER_H_
@@ -12,8 +12,8 @@
 
 namespace tfmpi {
 
-// ResourceScatterAdd and ResourceScatterSub: by the rows of an average a custom call updates the
-// variable, by any others the stock kernel does.
+// ResourceScatterAdd and ResourceScatterSub: for rows of an average a custom call updates the
+// variable, for all others the stock kernel.
 class CompiledScatter : public tensorflow::OpKernel {
  public:
   CompiledScatter(tensorflow::OpKernelConstruction* construction,

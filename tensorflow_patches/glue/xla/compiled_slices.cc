@@ -11,8 +11,8 @@ namespace tfmpi {
 
 namespace ffi = xla::ffi;
 
-// XLA's scatters leave out what is in no table: the rest costs little, and changes nothing even
-// where rows are read, changed and written back.
+// XLA's scatters skip indices outside the table, so the unused room costs little, and changes
+// nothing even where rows are read, modified and written back.
 template <typename Index>
 void Slices::WriteIndices(const std::vector<int64_t>& from) const {
   Index* const to = static_cast<Index*>(indices);
@@ -30,12 +30,13 @@ absl::Status Slices::Write() const {
   gathered->Sum();
   const std::vector<int64_t>& found = gathered->indices();
   if (found.size() > room) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the ranks' rows of the sparse gradient of '", name, "' are ", found.size(),
-        ", and this rank's compiled step has room for ", room,
-        ", as the other ranks have many more rows than this one. Give the ranks batches of about "
-        "the same size, or drop jit_compile=True",
-        gathered->own().every_row() ? "" : "; or set TF_MPI_SPARSE=dense"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the ranks have ", found.size(), " rows of the sparse gradient of '", name,
+                     "', but this rank's compiled step has room for ", room,
+                     ", because the other ranks have many more rows than this one. Give the ranks "
+                     "batches of about "
+                     "the same size, or drop jit_compile=True",
+                     gathered->own().every_row() ? "" : "; or set TF_MPI_SPARSE=dense"));
   }
   if (rows != nullptr) {
     Unpack(format.dtype, rows.get(), values, found.size() * format.elements, 1);

@@ -15,31 +15,31 @@
 
 namespace tfmpi {
 
-// One sparse gradient, from the call to the end of its request. XLA's buffers outlive it.
+// One sparse gradient, from the call until its request has ended. XLA's buffers outlive it.
 struct Slices {
   std::string name;
   RowFormat format;
   std::unique_ptr<GatheredRows> gathered;
-  std::unique_ptr<char[]> rows;  // unless they are gathered where they go
-  char* values = nullptr;        // the results', with room for so many rows
+  std::unique_ptr<char[]> rows;  // null if they are gathered directly into `values`
+  char* values = nullptr;        // of the result, with room for `room` rows
   void* indices = nullptr;
-  int64_t* count = nullptr;  // the result's; how many rows were found
+  int64_t* count = nullptr;  // of the result: the number of rows
   bool narrow = false;       // int32 indices
   size_t room = 0;
 
-  // As GatheredRows::Allocate.
+  // See GatheredRows::Allocate.
   char* AllocateRows(size_t all);
   absl::Status Write() const;
   template <typename Index>
   void WriteIndices(const std::vector<int64_t>& from) const;
 };
 
-// Adds the request of the sparse gradient whose values are operand and result `place`, its indices
-// the next one. All of them are the host's memory. `slices` outlives the request.
+// Adds the request of the sparse gradient whose values are operand and result number `place`, and
+// whose indices are the next one. All of them are in host memory. `slices` outlives the request.
 absl::Status AddSlices(const std::string& name, const Operands& operands, size_t place,
                        int64_t* count, float weight, Duplicates duplicates, Slices* slices,
                        RequestGroup* group);
-// When all requests have ended well.
+// Call it when all requests have ended with ok.
 absl::Status WriteAll(const std::vector<Slices>& slices);
 
 }  // namespace tfmpi

@@ -1,8 +1,8 @@
-// What a custom call of a compiled cluster is handed: where each operand and result lies, and what
-// it is.
+// The arguments of a custom call in a compiled cluster: the address and type of each operand and
+// result.
 //
-// The memory is XLA's until the call has ended. On a GPU it is that GPU's; what the host has to
-// read is a copy then (compiled_call_gpu.cc).
+// The memory belongs to XLA until the call has ended. On a GPU it is GPU memory; what the host must
+// read is then copied (compiled_call_gpu.cc).
 
 #ifndef TFMPI_GLUE_XLA_OPERANDS_H_
 #define TFMPI_GLUE_XLA_OPERANDS_H_
@@ -38,7 +38,7 @@ struct Operand {
 struct Operands {
   Operands(xla::ffi::RemainingArgs of_args, xla::ffi::RemainingRets of_rets, size_t with_slices);
 
-  // Gradients' operands come before it.
+  // The operands of the gradients come before it.
   size_t weight_place() const { return args.size() - 2; }
   const Operand& weight() const { return args[weight_place()]; }
   // Null without sparse gradients.
@@ -49,7 +49,7 @@ struct Operands {
   std::vector<Operand> rets;
 };
 
-// False for what XLA knows and no gradient is.
+// False for a type that XLA has and no gradient can have.
 bool ToCoreType(xla::ffi::DataType type, DataType* core);
 
 }  // namespace tfmpi

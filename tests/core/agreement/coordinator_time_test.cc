@@ -219,7 +219,7 @@ class FingerprintTest : public CoordinatorTest {
     }
     Decide();
     for (std::string& notice : Notices()) {
-      EXPECT_TRUE(Contains(notice, "identical to the bit")) << notice;
+      EXPECT_TRUE(Contains(notice, "bitwise identical")) << notice;
       EXPECT_TRUE(Contains(notice, "tf.mpi.own_data()")) << "a loop without a dataset: " << notice;
       notices_.push_back(notice);
     }

@@ -44,27 +44,30 @@ TEST(ChoiceTest, OneRankAlone) {
 
 TEST(ChoiceTest, ARankWithoutAGpuOrNcclOrWithAnother) {
   EXPECT_EQ(Choose({{"a", kNew, false, true}, {"", kNew, false, true}}),
-            "staged: staged through the host, for rank 1 has no GPU");
-  EXPECT_EQ(Choose({{"a", kNew, false}, {"b", 0, false}}),
-            "staged: staged through the host, for rank 1 finds no NCCL, and the MPI of rank 0 does "
-            "not say that it is CUDA-aware");
-  EXPECT_EQ(Choose({{"a", kNew, false}, {"b", kOld, false}}),
-            "staged: staged through the host, for rank 0 has NCCL 2.32.3, rank 1 has 2.28.3, and "
-            "the MPI of rank 0 does not say that it is CUDA-aware");
+            "staged: staged through the host, because rank 1 has no GPU");
+  EXPECT_EQ(
+      Choose({{"a", kNew, false}, {"b", 0, false}}),
+      "staged: staged through the host, because rank 1 finds no NCCL, and the MPI of rank 0 does "
+      "not report that it is CUDA-aware");
+  EXPECT_EQ(
+      Choose({{"a", kNew, false}, {"b", kOld, false}}),
+      "staged: staged through the host, because rank 0 has NCCL 2.32.3, rank 1 has 2.28.3, and "
+      "the MPI of rank 0 does not report that it is CUDA-aware");
   EXPECT_EQ(Choose({{"a", kNew, false}, {"b", 0, false}}, DeviceTransport::kNccl),
             "error: TF_MPI_GPU_TRANSPORT=nccl, but rank 1 finds no NCCL. "
-            "TF_MPI_GPU_TRANSPORT=auto looks for another way there");
+            "TF_MPI_GPU_TRANSPORT=auto selects another way");
 }
 
 TEST(ChoiceTest, RanksThatShareAGpu) {
-  EXPECT_EQ(Choose({{"c", kOld, true}, {"a", kOld, true}, {"a", kOld, true}}),
-            "staged: staged through the host, for ranks 1 and 2 share a, and NCCL 2.28.3 wants a "
-            "GPU for each (2.30 and newer need not), and the MPI of rank 0 does not say that it is "
-            "CUDA-aware");
+  EXPECT_EQ(
+      Choose({{"c", kOld, true}, {"a", kOld, true}, {"a", kOld, true}}),
+      "staged: staged through the host, because ranks 1 and 2 share a, and NCCL 2.28.3 needs a "
+      "GPU for each (2.30 and newer do not), and the MPI of rank 0 does not report that it is "
+      "CUDA-aware");
   EXPECT_EQ(Choose({{"a", kNew, true}, {"a", kNew, false}}, DeviceTransport::kNccl),
             "error: TF_MPI_GPU_TRANSPORT=nccl, but ranks 0 and 1 share a, which NCCL 2.32.3 can "
             "only do with NCCL_MULTI_RANK_GPU_ENABLE=1 (experimental) on all of them. "
-            "TF_MPI_GPU_TRANSPORT=auto looks for another way there");
+            "TF_MPI_GPU_TRANSPORT=auto selects another way");
   EXPECT_EQ(
       Choose({{"a", 23000, true}, {"b", 23000, true}, {"b", 23000, true}, {"a", 23000, true}}),
       "NCCL: NCCL 2.30.0 on all ranks");
@@ -73,8 +76,8 @@ TEST(ChoiceTest, RanksThatShareAGpu) {
             "NCCL: NCCL 2.32.3 on all ranks");
   EXPECT_EQ(
       Choose({{"a", kNew, true}, {"a", kNew, true}, {"a", kNew, true}, {"b", kNew, true}}),
-      "staged: staged through the host, for 3 ranks share a, and NCCL 2.32.3 counts on 2, and "
-      "the MPI of rank 0 does not say that it is CUDA-aware");
+      "staged: staged through the host, because 3 ranks share a, and NCCL 2.32.3 supports 2, and "
+      "the MPI of rank 0 does not report that it is CUDA-aware");
 }
 
 TEST(ChoiceTest, OneGpuOfAll) {
@@ -90,13 +93,13 @@ TEST(ChoiceTest, OneGpuOfAll) {
             "NCCL: NCCL 2.32.3 on all ranks");
   EXPECT_EQ(Choose({{"a", kNew, true}, {"b", kNew, true}}, kIpc),
             "error: TF_MPI_GPU_TRANSPORT=ipc, but rank 0 has a, rank 1 has b. "
-            "TF_MPI_GPU_TRANSPORT=auto looks for another way there");
+            "TF_MPI_GPU_TRANSPORT=auto selects another way");
   EXPECT_EQ(Choose({{"a", 0, false}, {"", 0, false}}, kIpc),
             "error: TF_MPI_GPU_TRANSPORT=ipc, but rank 1 has no GPU. "
-            "TF_MPI_GPU_TRANSPORT=auto looks for another way there");
+            "TF_MPI_GPU_TRANSPORT=auto selects another way");
   EXPECT_EQ(Choose(std::vector<DeviceFacts>(9, {"a", 0, false}), kIpc),
-            "error: TF_MPI_GPU_TRANSPORT=ipc, but 9 ranks share a, and it is for 8 at most. "
-            "TF_MPI_GPU_TRANSPORT=auto looks for another way there");
+            "error: TF_MPI_GPU_TRANSPORT=ipc, but 9 ranks share a, and at most 8 can do so. "
+            "TF_MPI_GPU_TRANSPORT=auto selects another way");
 }
 
 TEST(ChoiceTest, AnMpiThatTakesMemoryOfGpus) {
@@ -107,27 +110,29 @@ TEST(ChoiceTest, AnMpiThatTakesMemoryOfGpus) {
   EXPECT_EQ(Choose(two, DeviceTransport::kStaged),
             "staged: staged through the host: TF_MPI_GPU_TRANSPORT=staged");
   EXPECT_EQ(Choose({{"a", 0, false, true}, {"b", 0, false, true}}),
-            "MPI: by CUDA-aware MPI on all ranks, for rank 0 finds no NCCL");
+            "MPI: by CUDA-aware MPI on all ranks, because rank 0 finds no NCCL");
   // Four ranks on two GPUs, which NCCL 2.28 refuses.
-  EXPECT_EQ(Choose({{"a", kOld, false, true},
-                    {"b", kOld, false, true},
-                    {"a", kOld, false, true},
-                    {"b", kOld, false, true}}),
-            "MPI: by CUDA-aware MPI on all ranks, for ranks 0 and 2 share a, and NCCL 2.28.3 wants "
-            "a GPU for each (2.30 and newer need not)");
+  EXPECT_EQ(
+      Choose({{"a", kOld, false, true},
+              {"b", kOld, false, true},
+              {"a", kOld, false, true},
+              {"b", kOld, false, true}}),
+      "MPI: by CUDA-aware MPI on all ranks, because ranks 0 and 2 share a, and NCCL 2.28.3 needs "
+      "a GPU for each (2.30 and newer do not)");
   // On one GPU it would be a way around.
   const std::vector<DeviceFacts> one = {{"a", 0, false, true}, {"a", 0, false, true}};
   EXPECT_EQ(Choose(one), "shared: on a, which all ranks share");
   EXPECT_EQ(Choose(one, kMpi), "MPI: by CUDA-aware MPI on all ranks");
   // Whoever asks for MPI gets what it can do.
   EXPECT_EQ(Choose({{"a", kOld, false, true}, {"b", kOld, false, false}}, kMpi),
-            "staged: staged through the host, for the MPI of rank 1 does not say that it is "
+            "staged: staged through the host, because the MPI of rank 1 does not report that it is "
             "CUDA-aware");
   EXPECT_EQ(Choose({{"a", 0, false, true}, {"", 0, false, true}}, kMpi),
-            "staged: staged through the host, for rank 1 has no GPU");
-  EXPECT_EQ(Choose(std::vector<DeviceFacts>(129, {"a", 0, false, true}), kMpi),
-            "staged: staged through the host, for 129 ranks are more than the 128 that a GPU adds "
-            "up");
+            "staged: staged through the host, because rank 1 has no GPU");
+  EXPECT_EQ(
+      Choose(std::vector<DeviceFacts>(129, {"a", 0, false, true}), kMpi),
+      "staged: staged through the host, because 129 ranks are more than the 128 that a GPU can "
+      "sum");
 }
 
 TEST(ChoiceTest, SeveralNodes) {
@@ -156,7 +161,7 @@ TEST(ChoiceTest, SeveralNodes) {
 
   const std::string uneven =
       all +
-      ", not inside nodes and MPI between them, for the nodes have different numbers of ranks";
+      ", not inside nodes and MPI between them, because the nodes have different numbers of ranks";
   EXPECT_EQ(Choose(ranks_of({0, 1, 1})), all);
   EXPECT_EQ(Choose(ranks_of({0, 1, 1}), kNccl, by_shape), uneven);
   EXPECT_EQ(Choose(ranks_of({0, 0, 2}), kAuto, rounds),
@@ -165,20 +170,19 @@ TEST(ChoiceTest, SeveralNodes) {
   const std::vector<DeviceFacts> one_each = ranks_of({0, 1, 2});
   EXPECT_EQ(Choose(one_each, kAuto, by_shape), all);
   EXPECT_EQ(Choose(one_each, kAuto, rounds),
-            "staged: staged through the host, for TF_MPI_COMPRESSION rounds what travels between "
+            "staged: staged through the host, because TF_MPI_COMPRESSION rounds data between "
             "nodes, each has one rank, and NCCL does not round");
-  EXPECT_EQ(
-      Choose(one_each, kNccl, rounds),
-      "error: TF_MPI_GPU_TRANSPORT=nccl, but TF_MPI_COMPRESSION rounds what travels between "
-      "nodes, which MPI does, and each node has one rank. TF_MPI_GPU_TRANSPORT=auto stages there");
+  EXPECT_EQ(Choose(one_each, kNccl, rounds),
+            "error: TF_MPI_GPU_TRANSPORT=nccl, but TF_MPI_COMPRESSION rounds data between "
+            "nodes, which MPI does, and each node has one rank. TF_MPI_GPU_TRANSPORT=auto stages");
 
   // Who cannot use NCCL stages as before; on one GPU there are no nodes.
   std::vector<DeviceFacts> without = even;
   without[2].nccl_version = 0;
-  EXPECT_EQ(
-      Choose(without, kAuto, by_shape),
-      "staged: staged through the host, for rank 2 finds no NCCL, and the MPI of rank 0 does not "
-      "say that it is CUDA-aware");
+  EXPECT_EQ(Choose(without, kAuto, by_shape),
+            "staged: staged through the host, because rank 2 finds no NCCL, and the MPI of rank 0 "
+            "does not "
+            "report that it is CUDA-aware");
   const std::vector<DeviceFacts> shared = {{"a", kNew, true, false, 0},
                                            {"a", kNew, true, false, 1}};
   EXPECT_EQ(Choose(shared, kAuto, by_shape), "shared: on a, which all ranks share");
@@ -192,16 +196,17 @@ TEST(ChoiceTest, SeveralNodes) {
   constexpr DeviceTransport kMpi = DeviceTransport::kMpi;
   EXPECT_EQ(Choose(aware, kMpi, by_shape), "MPI: by CUDA-aware MPI on all ranks");
   EXPECT_EQ(Choose(aware, kMpi, rounds),
-            "staged: staged through the host, for TF_MPI_COMPRESSION rounds what travels between "
+            "staged: staged through the host, because TF_MPI_COMPRESSION rounds data between "
             "nodes, and CUDA-aware MPI does not round");
   aware[1].nccl_version = 0;
   EXPECT_EQ(Choose(aware, kAuto, rounds),
-            "staged: staged through the host, for TF_MPI_COMPRESSION rounds what travels between "
+            "staged: staged through the host, because TF_MPI_COMPRESSION rounds data between "
             "nodes, and CUDA-aware MPI does not round, and rank 1 finds no NCCL");
   aware.pop_back();
-  EXPECT_EQ(Choose(aware, kMpi, rounds),
-            "MPI: by CUDA-aware MPI on all ranks; TF_MPI_COMPRESSION rounds nothing, for the nodes "
-            "have different numbers of ranks");
+  EXPECT_EQ(
+      Choose(aware, kMpi, rounds),
+      "MPI: by CUDA-aware MPI on all ranks; TF_MPI_COMPRESSION rounds nothing, because the nodes "
+      "have different numbers of ranks");
 }
 
 }  // namespace

@@ -189,7 +189,7 @@ TEST_F(NcclTest, ARankThatDoesNotComeIsWaitedForUntilTheDeadline) {
   const Status status = Make();
   EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
   EXPECT_EQ(status.message(),
-            "NCCL 2.32.3: ncclCommInitRankConfig between 3 ranks: not all of them have come in "
+            "NCCL 2.32.3: ncclCommInitRankConfig between 3 ranks: not all of them arrived in "
             "time");
   EXPECT_GE(Clock::now(), options_.deadline);
   EXPECT_EQ(Calls(), (List{"init 1/3 id", "abort"}));
@@ -203,7 +203,7 @@ TEST_F(NcclTest, AnErrorOfTheStartIsToldWithNcclsReason) {
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_EQ(status.message(),
             "NCCL 2.32.3: ncclCommInitRankConfig between 3 ranks: unhandled system error "
-            "(connection refused); NCCL_DEBUG=WARN tells more");
+            "(connection refused); set NCCL_DEBUG=WARN for details");
   EXPECT_EQ(Calls(), (List{"init 1/3 id", "abort"}));
 }
 
@@ -285,7 +285,7 @@ TEST_F(NcclTest, TheHalvesOfAReductionAreNcclsToo) {
   EXPECT_TRUE(Allgather(1, DataType::kFloat32).ok()) << "after a while";
   answers.in_the_end = kNcclInProgress;
   EXPECT_EQ(Allgather(10, DataType::kFloat64).message(),
-            "NCCL 2.32.3: ncclAllGather of 80 bytes between 3 ranks: not all of them have come in "
+            "NCCL 2.32.3: ncclAllGather of 80 bytes between 3 ranks: not all of them arrived in "
             "time");
   EXPECT_EQ(Allgather(1, DataType::kFloat32).code(), Code::kUnavailable);
   EXPECT_EQ(ReduceScatter(1, DataType::kFloat32, ReduceOp::kSum, 1).message(),
@@ -296,7 +296,7 @@ TEST_F(NcclTest, AReduceScatterThatIsNotEnqueuedInTimeEndsTheGroup) {
   Begin();
   answers.started = answers.in_the_end = kNcclInProgress;
   EXPECT_EQ(ReduceScatter(10, DataType::kInt32, ReduceOp::kSum, 1).message(),
-            "NCCL 2.32.3: ncclReduceScatter of 40 bytes between 3 ranks: not all of them have come "
+            "NCCL 2.32.3: ncclReduceScatter of 40 bytes between 3 ranks: not all of them arrived "
             "in time");
   EXPECT_EQ(made_->Poll().code(), Code::kUnavailable);
 }
@@ -339,7 +339,7 @@ TEST_F(NcclTest, AReductionThatIsNotEnqueuedInTimeEndsTheGroup) {
   const Status status = Allreduce(10, DataType::kComplex64, ReduceOp::kSum, 1);
   EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
   EXPECT_EQ(status.message(),
-            "NCCL 2.32.3: ncclAllReduce of 80 bytes between 3 ranks: not all of them have come in "
+            "NCCL 2.32.3: ncclAllReduce of 80 bytes between 3 ranks: not all of them arrived in "
             "time");
   EXPECT_EQ(made_->Poll().code(), Code::kUnavailable);
   EXPECT_EQ(Allreduce(1, DataType::kFloat32, ReduceOp::kSum, 1).code(), Code::kUnavailable);
@@ -356,7 +356,7 @@ TEST_F(NcclTest, AnErrorThatComesLaterIsFoundByPoll) {
   answers.states = {2};
   EXPECT_EQ(made_->Poll().message(),
             "NCCL 2.32.3: a collective between 3 ranks: unhandled system error (connection "
-            "refused); NCCL_DEBUG=WARN tells more");
+            "refused); set NCCL_DEBUG=WARN for details");
   made_->Abort();
   made_->Abort();
   EXPECT_EQ(made_->Poll().code(), Code::kUnavailable);

@@ -103,7 +103,7 @@ TEST_F(CudaAwareTest, IsUsedWhereNothingElseCanBe) {
   RunStep(ranks, gpus_, {kJob});
   EXPECT_EQ(mpi_.received(1), before + 2);  // a share, and a sum
   ranks.JoinAll();
-  EXPECT_EQ(TakeSaid(), "by CUDA-aware MPI on all ranks, for rank 0 finds no NCCL");
+  EXPECT_EQ(TakeSaid(), "by CUDA-aware MPI on all ranks, because rank 0 finds no NCCL");
 }
 
 // Shares that are not alike, and ranks without one. Sums: a third of each rank's is not exact.
@@ -138,8 +138,9 @@ TEST_F(CudaAwareTest, AnMpiThatDoesNotSayItOnOneRankIsGivenNothing) {
   });
   RunStep(ranks, gpus_, {kJob});
   ranks.JoinAll();
-  EXPECT_EQ(TakeSaid(),
-            "staged through the host, for the MPI of rank 1 does not say that it is CUDA-aware");
+  EXPECT_EQ(
+      TakeSaid(),
+      "staged through the host, because the MPI of rank 1 does not report that it is CUDA-aware");
 }
 
 class CraysTransport : public Decorated {
@@ -170,7 +171,7 @@ TEST_F(CudaAwareTest, ALibraryThatDeliversSomethingElseIsFoundOut) {
   for (const Fault fault : {Fault::kNothing, Fault::kShort, Fault::kStale}) {
     for (const int rank : {0, 1}) {
       mpi_.SetFault(rank, fault);
-      ExpectStaged(DeviceTransport::kMpi, "MPI says that it is CUDA-aware, and is not: ");
+      ExpectStaged(DeviceTransport::kMpi, "MPI reports that it is CUDA-aware but is not: ");
       mpi_.SetFault(rank, Fault::kNone);
     }
   }
@@ -179,7 +180,7 @@ TEST_F(CudaAwareTest, ALibraryThatDeliversSomethingElseIsFoundOut) {
 TEST_F(CudaAwareTest, ALibraryThatDeliversNothingEverIsFoundOut) {
   has_short_timeout_ = true;
   mpi_.SetFault(1, Fault::kNever);
-  ExpectStaged(DeviceTransport::kMpi, "MPI says that it is CUDA-aware, and is not: ");
+  ExpectStaged(DeviceTransport::kMpi, "MPI reports that it is CUDA-aware but is not: ");
   ExpectLeft(kSlots);  // it may still come
 }
 
@@ -224,7 +225,7 @@ TEST_F(CudaAwareTest, MessagesThatDoNotComeEndTheJob) {
 TEST_F(CudaAwareTest, AGpuThatStandsStillEndsTheJob) {
   fail_ = [&] { gpus_[1].simulated()->Hold(gpus_.stream(1)); };
   after_ = [&] { gpus_[1].simulated()->LetGo(gpus_.stream(1)); };
-  ExpectEnd("is busy with what was enqueued before, or stands still");
+  ExpectEnd("is busy with earlier work, or hangs");
   ExpectLeft(kSlots);
 }
 

@@ -122,7 +122,7 @@ TEST_F(GpuNodesTest, TheWayIsSaid) {
        kByShape,
        false,
        1,
-       "NCCL 2.32.3 on all ranks, not inside nodes and MPI between them, for the nodes have "
+       "NCCL 2.32.3 on all ranks, not inside nodes and MPI between them, because the nodes have "
        "different numbers of ranks"},
   };
   for (const auto& one : cases) {
@@ -211,7 +211,7 @@ TEST_F(GpuNodesTest, WhatLeavesANodeIsRounded) {
   Cluster alone({1, 1}, kRounding, false, options);
   EXPECT_EQ(SumOf(alone, {{1 + little}, {1 + little}}), (std::vector<float>{2}));
   EXPECT_EQ(alone.nodes.said(),
-            "staged through the host, for TF_MPI_COMPRESSION rounds what travels between nodes, "
+            "staged through the host, because TF_MPI_COMPRESSION rounds data between nodes, "
             "each has one rank, and NCCL does not round");
   alone.ranks->JoinAll();
 }

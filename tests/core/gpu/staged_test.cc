@@ -339,8 +339,9 @@ TEST_F(StagedErrorTest, AGpuThatFailsEndsTheJob) {
       if (rank == 1 && stands_still) gpus[1].simulated()->LetGo(gpus.stream(1));
     });
     EXPECT_NE(said[0], "");
-    EXPECT_NE(said[1].find(stands_still ? "has not come from simulated GPU 0" : "simulated GPU 0"),
-              std::string::npos)
+    EXPECT_NE(
+        said[1].find(stands_still ? "has not arrived from simulated GPU 0" : "simulated GPU 0"),
+        std::string::npos)
         << said[1];
     if (!stands_still) gpus[1].simulated()->TakeComplaints();
   }

@@ -174,8 +174,7 @@ class Lives {
       if (world_.killed(rank)) continue;
       const std::string who = "rank " + std::to_string(rank);
       const auto i = static_cast<size_t>(rank);
-      const bool orphaned =
-          joined_[i].message().find("was to give the others") != std::string::npos;
+      const bool orphaned = joined_[i].message().find("only it had the data") != std::string::npos;
       const bool alike = orphaned == !joined_[static_cast<size_t>(first)].ok();
       if (orphaned && alike) continue;
       if (!joined_[i].ok()) return who + ": " + joined_[i].message();

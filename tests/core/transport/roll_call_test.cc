@@ -69,8 +69,8 @@ TEST_F(RollCallTest, WhatDiffersIsNamedWithAllValuesOnAllRanks) {
     EXPECT_EQ(status.message(),
               "the ranks' settings differ, and would make them train different models: A: ranks 0, "
               "1 and 3 have 'x', rank 2 has 'w'; C: ranks 0, 1 and 2 have '', rank 3 has 'nothing'"
-              ". Set them alike everywhere; to other nodes Open MPI's mpirun passes the variables "
-              "that it is told to: -x A -x C");
+              ". Set them to the same values everywhere; Open MPI's mpirun passes them to other "
+              "nodes only with -x A -x C");
   }
 }
 
@@ -94,7 +94,7 @@ TEST_F(RollCallTest, WhoeverDoesNotAnswerIsNamedAndAllEnd) {
         << ends[rank].message();
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  EXPECT_NE(std::find(waits_.begin(), waits_.end(), "ranks 1 and 3 to tell their settings"),
+  EXPECT_NE(std::find(waits_.begin(), waits_.end(), "ranks 1 and 3 to send their settings"),
             waits_.end());
 }
 

@@ -32,7 +32,7 @@ def test_an_extra_batch_before_a_save_ends_well(goes_on):
         assert rank["save"]["saved"] == -6.5
         assert rank["save"]["seconds"] < 20  # otherwise it would be half an hour
     assert [rank["save"]["own"] for rank in goes_on.results] == [-6.5, -4.5]
-    assert "has no gradients to give; averages are now over the remaining 1" in goes_on.stderr[0]
+    assert "has no gradients to contribute; averages are now over the remaining 1" in goes_on.stderr[0]
 
 
 def test_a_rank_that_missed_steps_may_not_train_on(goes_on):
@@ -73,7 +73,7 @@ def test_a_deadlock_names_within_seconds_who_waits_for_whom(launch, scripts, way
     assert run.returncode != 0
     assert run.since(0) < 20  # most of which is the script's
     for text in run.stderr:
-        assert "the ranks wait for one another, so none can go on" in text, run.report()
+        assert "the ranks wait for one another, so none can continue" in text, run.report()
         for words in ENDS[way]:
             assert words in text, run.report()
 

@@ -122,7 +122,7 @@ def test_a_saved_average_is_an_identity_in_stock_tensorflow(
 def test_equal_data_on_all_ranks_is_a_warning(launch, scripts):
     """Not pooled, because the coordinator compares only the first gradients of a process."""
     run = launch(scripts / "average.py", args=["same"]).check()
-    assert [text.count("were given the same samples") for text in run.stderr] == [1, 0]
+    assert [text.count("had the same samples") for text in run.stderr] == [1, 0]
 
 
 @pytest.mark.full

@@ -12,7 +12,7 @@ from reference import reference
 from tiers import full
 
 WHOLE = "so every rank computes whole batches"
-SAME = "were given the same samples"
+SAME = "had the same samples"
 APART = {"attends", "chosen", "of_function", "sum_of_function", "asserted", "gradient_by_sample"}
 SOME = (
     *("recommender", "hidden", "stateful", "counted", "rolled", "looks", "own_loop", "chosen"),

@@ -120,7 +120,8 @@ def test_averages_of_rows_in_compiled_steps(edges):
         assert rank["compiled_constants"] == [-1.5, -1.5, -0.5, -1.0]
     assert edges[0]["compiled_without_room"] == "none"
     text = edges[1]["compiled_without_room"]
-    assert "'table (room)' are 3000" in text and "has room for 4" in text
+    assert "have 3000 rows of the sparse gradient of 'table (room)'" in text, text
+    assert "has room for 4" in text
     assert "TF_MPI_SPARSE=dense" in text
 
 

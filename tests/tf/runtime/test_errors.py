@@ -215,7 +215,7 @@ def test_the_late_ranks_step_fails_too_and_all_continue(stalled):
 
 # --- Warnings ------------------------------------------------------------------------------------
 
-SAME_DATA = "as if all ranks were given the same samples"
+SAME_DATA = "as if all ranks had the same samples"
 NOTHING = "no optimizer op was run, so no gradient was averaged"
 
 

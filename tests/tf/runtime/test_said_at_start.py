@@ -173,7 +173,7 @@ def test_ranks_of_different_scripts(engine, monkeypatch):
     ends = engine.ends
     node = {rank: types.SimpleNamespace(script=name) for rank, name in enumerate(("a.py", "b.py"))}
     monkeypatch.setattr(ends.peers, "Node", lambda: types.SimpleNamespace(peers=lambda: node))
-    waits = RuntimeError("the ranks wait for one another, so none can go on: ...")
+    waits = RuntimeError("the ranks wait for one another, so none can continue: ...")
     assert ends.other_scripts(waits) == (
         "the ranks run different scripts: rank 0 a.py, rank 1 b.py. All ranks must run the same "
         "script"

@@ -1,4 +1,4 @@
-// What the ways between GPUs share.
+// Common functions of the collectives between GPUs.
 
 #ifndef TFMPI_CORE_GPU_DIRECT_ALL_RANKS_OK_H_
 #define TFMPI_CORE_GPU_DIRECT_ALL_RANKS_OK_H_
@@ -10,7 +10,7 @@
 
 namespace tfmpi {
 
-// By all ranks: this rank's own failure, or that of another one, which is told as `elsewhere`.
+// Called by all ranks: returns this rank's own failure, or `elsewhere` if another rank has failed.
 inline Status AllRanksOk(Transport* transport, const Status& own, const char* elsewhere,
                          TimePoint deadline) {
   float all = own.ok() ? 1 : 0;
@@ -20,7 +20,7 @@ inline Status AllRanksOk(Transport* transport, const Status& own, const char* el
   return !own.ok() || all == 1 ? own : Status(Code::kUnavailable, elsewhere);
 }
 
-// What a complex number is two of; other types as they are.
+// The type of a complex number's components; other types unchanged.
 inline DataType RealOf(DataType type) {
   if (type == DataType::kComplex64) return DataType::kFloat32;
   if (type == DataType::kComplex128) return DataType::kFloat64;

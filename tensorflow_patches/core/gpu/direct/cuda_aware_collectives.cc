@@ -8,7 +8,8 @@
 namespace tfmpi {
 namespace {
 
-// Shares begin at multiples of it, as sums want, and hold whole elements of any type.
+// Shares begin at multiples of this, as the kernels require, and contain whole elements of any
+// type.
 constexpr size_t kAlignment = 16;
 
 size_t ShareBytes(size_t bytes, size_t ranks) {
@@ -16,8 +17,8 @@ size_t ShareBytes(size_t bytes, size_t ranks) {
   return (even + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// What rank r tries with. Sums of it, each rank's r + 1 times, are whole numbers that a float32
-// holds, and others if a rank's is missing, or in another's place.
+// The test data of rank r. The sums, with rank r's data multiplied by r + 1, are integers that a
+// float32 can represent, and differ if a rank's data is missing or in another one's place.
 constexpr size_t kPeriod = 1021;
 double Value(size_t rank, size_t i) { return static_cast<double>(i % kPeriod + rank); }
 
@@ -39,7 +40,7 @@ Status CudaAwareCollectives::Make(Gpu* gpu, Transport* transport, size_t chunk_b
   return status;
 }
 
-// After a failure MPI may still write to what it was given, so that stays to the process's end.
+// After a failure MPI may still write to memory it was given, so that memory stays until exit.
 CudaAwareCollectives::~CudaAwareCollectives() {
   sum_.reset();
   for (const Slot& slot : slots_) {
@@ -62,8 +63,8 @@ Status CudaAwareCollectives::Prepare() {
   return status;
 }
 
-// With a chunk, whose messages are as long as any, and one of a few elements, by one rank or two.
-// A library that never delivers is given half of the time, so that the ranks can still agree.
+// Tests a chunk, whose messages have the maximum length, and a few elements, on one rank or two. A
+// library that never delivers gets half of the time, so that the ranks can still agree.
 Status CudaAwareCollectives::Try(TimePoint deadline) {
   const size_t count = chunk_bytes_ / sizeof(float) + 5;
   void *pinned = nullptr, *memory = nullptr;
@@ -77,7 +78,7 @@ Status CudaAwareCollectives::Try(TimePoint deadline) {
     status = TryOne(static_cast<float*>(pinned), memory, count, stream, now + (deadline - now) / 2);
     status = AllRanksOk(transport_, status, "another rank has got a wrong sum, or none", deadline);
   }
-  if (memory != nullptr) gpu_->DeleteMemory(memory);  // which MPI was not given
+  if (memory != nullptr) gpu_->DeleteMemory(memory);  // MPI never had this memory
   if (pinned != nullptr) gpu_->DeletePinned(pinned);
   if (stream != nullptr) gpu_->Delete(stream);
   return status;
@@ -87,7 +88,7 @@ Status CudaAwareCollectives::TryOne(float* values, void* memory, size_t count, G
                                     TimePoint deadline) {
   for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>(Value(rank(), i));
   Status status = gpu_->Copy(memory, values, count * sizeof(float), stream);
-  // The others come to this in any case.
+  // Executed even after a failure here, since the other ranks do.
   const Status reduced = Allreduce(memory, memory, count, DataType::kFloat32, ReduceOp::kAverage,
                                    static_cast<double>(rank() + 1), stream, deadline);
   if (status.ok()) status = reduced;
@@ -103,8 +104,8 @@ Status CudaAwareCollectives::TryOne(float* values, void* memory, size_t count, G
     if (values[i] == static_cast<float>(expected)) continue;
     status = Status(Code::kUnavailable,
                     transport_->description() +
-                        " says that it takes memory of GPUs, and a sum of it was wrong: element " +
-                        std::to_string(i) + " became " + std::to_string(values[i]) + ", not " +
+                        " reports support for GPU memory, but one of its sums was wrong: element " +
+                        std::to_string(i) + " is " + std::to_string(values[i]) + ", not " +
                         std::to_string(expected));
   }
   return status;
@@ -115,15 +116,15 @@ bool CudaAwareCollectives::Takes(DataType type, ReduceOp op) const {
 }
 
 void CudaAwareCollectives::Abort() {
-  if (failure_.ok()) failure_ = Status(Code::kUnavailable, "the ranks exchange nothing any more");
+  if (failure_.ok()) failure_ = Status(Code::kUnavailable, "the exchange was aborted");
 }
 
 Status CudaAwareCollectives::Allreduce(const void* in, void* out, size_t count, DataType type,
                                        ReduceOp op, double scale, GpuStream stream,
                                        TimePoint deadline) {
   if (!Takes(type, op) || (op == ReduceOp::kSum && scale != 1)) {
-    return Status(Code::kInvalidArgument, std::string("CUDA-aware MPI is used for no ") + Name(op) +
-                                              " of " + Name(type) + " with this scale");
+    return Status(Code::kInvalidArgument, std::string("CUDA-aware MPI is not used for a ") +
+                                              Name(op) + " of " + Name(type) + " with this scale");
   }
   if (!failure_.ok()) return failure_;
   Terms terms;
@@ -176,7 +177,7 @@ Status CudaAwareCollectives::ReduceAll(const char* in, char* out, size_t bytes, 
   return Status();
 }
 
-// The slot's last chunk has left it on this stream, and MPI has done with it.
+// The slot's previous chunk has left it on this stream, and MPI no longer uses the slot.
 Status CudaAwareCollectives::Put(Slot* slot, const char* in, char* out, size_t bytes,
                                  GpuStream stream) {
   slot->out = out;

@@ -1,19 +1,19 @@
-// Reductions of ranks whose MPI takes memory of GPUs (CUDA-aware MPI): it carries gradients from
-// GPU to GPU, and each GPU adds up its share of them.
+// Reductions by an MPI that supports GPU memory (CUDA-aware MPI): it sends gradients from GPU to
+// GPU, and each GPU sums its share of them.
 //
 //   rank 0   own chunk -> | share 1 to rank 1, share 0 of all | sum of share 0 | share 0 to all |
 //   rank 1   own chunk -> | share 0 to rank 0, share 1 of all | sum of share 1 | share 1 to all |
 //
-// then the chunk, whose every share is now a sum, goes to the result. So each element is added up
-// on one rank, and all get the same bits.
+// then the chunk, in which every share is now a sum, is copied to the result. So each element is
+// summed on one rank, and all ranks get the same bits.
 //
-// MPI is handed memory of ours, which each chunk is copied to and from: it need not be memory that
-// other processes can reach, as TensorFlow's may not be, and it is the same one each time, which
-// MPI need not make known to a network again. MPI knows no streams: before each exchange this waits
-// for the GPU. There are two slots for chunks in turns; while one is on the wire, the other's sum
-// runs.
+// Chunks are copied to and from memory of our own, which is what MPI uses: TensorFlow's memory may
+// not be accessible to other processes, and MPI need not register the same memory with the network
+// again. MPI does not know about streams, so this waits for the GPU before each exchange. There are
+// two slots for chunks, used alternately: while one is on the wire, the other one is summed.
 //
-// Communication thread only, which leads each chunk through. All reductions are given one stream.
+// Communication thread only, which drives each chunk through these steps. All reductions must use
+// the same stream.
 
 #ifndef TFMPI_CORE_GPU_DIRECT_CUDA_AWARE_COLLECTIVES_H_
 #define TFMPI_CORE_GPU_DIRECT_CUDA_AWARE_COLLECTIVES_H_
@@ -30,8 +30,8 @@ namespace tfmpi {
 
 class CudaAwareCollectives : public DeviceCollectives {
  public:
-  // Called by all ranks, each of whose transport has messages of GPUs. Takes four chunks of the
-  // GPU's memory. Tries it: fails, on that rank or on all, where a result is wrong.
+  // Called by all ranks; their transports must support GPU messages. Uses four chunks of GPU
+  // memory. Runs a test reduction and fails, on this rank or on all, if a result is wrong.
   static Status Make(Gpu* gpu, Transport* transport, size_t chunk_bytes, TimePoint deadline,
                      std::unique_ptr<DeviceCollectives>* made);
   ~CudaAwareCollectives() override;
@@ -41,7 +41,7 @@ class CudaAwareCollectives : public DeviceCollectives {
   Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
                    double scale, GpuStream stream, TimePoint deadline) override;
   Status Poll() override { return failure_; }
-  // What is enqueued on the GPU waits for no other rank.
+  // Nothing that is enqueued on the GPU waits for another rank.
   void Abort() override;
   Status NewBuffer(size_t bytes, void** memory) override { return gpu_->NewMemory(bytes, memory); }
   void DeleteBuffer(void* memory) override { gpu_->DeleteMemory(memory); }
@@ -50,19 +50,19 @@ class CudaAwareCollectives : public DeviceCollectives {
   enum class Stage {
     kFree,
     kComing,   // the chunk is being copied to the slot
-    kSharing,  // shares travel to who adds them up
+    kSharing,  // shares are being sent to the ranks that sum them
     kAdding,
-    kSpreading,  // sums travel to all
+    kSpreading,  // sums are being sent to all ranks
   };
   struct Slot {
     int number = 0;
-    char* memory = nullptr;  // the chunk; then a share of each rank, this one's of the sum
+    char* memory = nullptr;  // the chunk, then the shares of all ranks, and the sum of this one's
     GpuEvent event = nullptr;
     Stage stage = Stage::kFree;
-    char* out = nullptr;  // of the chunk that is in it
+    char* out = nullptr;  // where the current chunk goes
     size_t bytes = 0;
   };
-  // Of the reduction that is under way.
+  // The current reduction.
   struct Terms {
     DataType type = DataType::kFloat32;
     std::vector<double> scales;  // by rank
@@ -74,11 +74,11 @@ class CudaAwareCollectives : public DeviceCollectives {
 
   Status Prepare();
   Status Try(TimePoint deadline);
-  // Of so many elements, with buffers that hold them.
+  // A test reduction of `count` elements, with buffers of that size.
   Status TryOne(float* values, void* memory, size_t count, GpuStream stream, TimePoint deadline);
   Status ReduceAll(const char* in, char* out, size_t bytes, const Terms& terms, TimePoint deadline);
   Status Put(Slot* slot, const char* in, char* out, size_t bytes, GpuStream stream);
-  // Does what can be done without waiting; `moved` is set if that was anything.
+  // Does whatever it can without waiting; sets `moved` if that was anything.
   Status Advance(Slot* slot, const Terms& terms, bool* moved);
   Status Share(const Slot& slot);
   Status Add(const Slot& slot, const Terms& terms);
@@ -86,7 +86,7 @@ class CudaAwareCollectives : public DeviceCollectives {
   Status Take(const Slot& slot, GpuStream stream);
   Status Late() const;
 
-  // Of a chunk of so many bytes, share of a rank: where it begins and ends.
+  // The offset of a rank's share in a chunk of `bytes` bytes.
   size_t Begin(size_t bytes, size_t rank) const;
   size_t Length(size_t bytes, size_t rank) const {
     return Begin(bytes, rank + 1) - Begin(bytes, rank);

@@ -11,7 +11,7 @@
 namespace tfmpi {
 namespace {
 
-constexpr size_t kMaxWeights = 4096;  // of one response that lie on the GPU
+constexpr size_t kMaxWeights = 4096;  // on the GPU, per response
 constexpr size_t kZeroBytes = size_t{256} << 10;
 
 Status Fatal(const Status& status) {
@@ -20,7 +20,7 @@ Status Fatal(const Status& status) {
 
 size_t PartBytes(DataType type, size_t count) { return PaddedElements(type, count) * SizeOf(type); }
 
-// Tensors of an entry: their shapes and buffers, whether it has parts or not.
+// The tensors of an entry, with or without parts: their shapes and buffers.
 struct Tensor {
   const void* input;
   void* output;
@@ -43,7 +43,8 @@ std::vector<Tensor> TensorsOf(const FusionEntry& entry) {
   return tensors;
 }
 
-// All ranks must split a response alike: by what they have agreed on, not by their own weights.
+// All ranks must split a response the same way: by what they have agreed on, not by their own
+// weights.
 bool CanBatch(const FusionEntry& a, const FusionEntry& b) {
   return a.signature.dtype == b.signature.dtype && !a.signature.weighted && !b.signature.weighted;
 }
@@ -63,7 +64,7 @@ struct DirectReduction::Run {
   size_t end = 0;
   ReduceOp op = ReduceOp::kSum;
   double scale = 1;
-  bool nothing = false;  // this rank's tensors count as zeros, whatever they hold
+  bool nothing = false;  // this rank's tensors count as zeros, whatever they contain
 };
 
 DirectReduction::~DirectReduction() {
@@ -103,10 +104,10 @@ Status DirectReduction::Allreduce(const std::vector<FusionEntry>& entries, doubl
   for (const FusionEntry& entry : entries) {
     if (entry.request->memory.gpu == gpu_) continue;
     return Status(Code::kUnavailable,
-                  "'" + entry.request->name + "' lies on " +
-                      entry.request->memory.gpu->description() + ", and this rank reduces on " +
+                  "'" + entry.request->name + "' is on " +
+                      entry.request->memory.gpu->description() + ", but this rank reduces on " +
                       gpu_->description() +
-                      ". Let it use one GPU, or set TF_MPI_GPU_TRANSPORT=staged on all ranks");
+                      ". Use one GPU per rank, or set TF_MPI_GPU_TRANSPORT=staged on all ranks");
   }
   std::vector<double> weights(entries.size(), 1);
   Status status = WaitForSubmitters(entries);
@@ -170,7 +171,7 @@ Status DirectReduction::ReadWeights(const std::vector<FusionEntry>& entries,
     }
     refused_ = Status(Code::kInvalidArgument,
                       "the weight of '" + request.name + "' is " + std::to_string(weight) +
-                          "; it must be finite and not negative, and 1 where none is agreed on");
+                          "; it must be finite and not negative, and 1 in an unweighted average");
   }
   return Status();
 }
@@ -182,7 +183,7 @@ Status DirectReduction::Reduce(const std::vector<FusionEntry>& entries, const Ru
   return one ? ReduceOne(first, run, deadline) : ReduceTogether(entries, run, deadline);
 }
 
-// From where it lies.
+// In place.
 Status DirectReduction::ReduceOne(const FusionEntry& entry, const Run& run, TimePoint deadline) {
   const Request& request = *entry.request;
   const size_t count = Count(entry.signature);
@@ -206,7 +207,7 @@ Status DirectReduction::BetweenGpus(const void* in, void* out, size_t count, Dat
   return collectives_->Allreduce(in, out, count, type, run.op, run.scale, stream_, deadline);
 }
 
-// In one buffer, or in the memory that a request has for all of its results.
+// In a buffer, or in the memory that a request provides for all of its results.
 Status DirectReduction::ReduceTogether(const std::vector<FusionEntry>& entries, const Run& run,
                                        TimePoint deadline) {
   size_t bytes = 0;
@@ -259,7 +260,7 @@ Status DirectReduction::Buffer(size_t bytes, char** buffer) {
     void* memory = nullptr;
     const Status status = collectives_->NewBuffer(room, &memory);
     if (!status.ok()) return status;
-    // A smaller one may still be in use. Together they are no larger than this one.
+    // A smaller one may still be in use. All smaller ones together are no larger than this one.
     buffers_.emplace_back(static_cast<char*>(memory), room);
   }
   *buffer = buffers_.back().first;
@@ -314,8 +315,8 @@ Status DirectReduction::Drain(TimePoint deadline) {
     const Status status = Check(Clock::now());
     if (!status.ok() || under_way_.empty()) return status;
     if (Clock::now() > deadline) {
-      return Status(Code::kDeadlineExceeded,
-                    "a reduction on " + gpu_->description() + " has not ended, and this rank ends");
+      return Status(Code::kDeadlineExceeded, "a reduction on " + gpu_->description() +
+                                                 " was still running when this rank ended");
     }
     Clock::Sleep(std::chrono::microseconds(50));
   }

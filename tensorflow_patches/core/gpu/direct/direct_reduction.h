@@ -1,9 +1,9 @@
-// Carries out a response whose tensors lie on GPUs that reduce among themselves: by NCCL, in the
-// memory of one that all ranks share, or by a CUDA-aware MPI.
+// Executes a response whose tensors are on GPUs that reduce among themselves: by NCCL, in the
+// memory of a GPU that all ranks share, or by a CUDA-aware MPI.
 //
-// All of it is enqueued on a stream of ours, which waits for the submitters' streams, and they for
-// it. The communication thread waits for the GPU only where it has to read a weight there.
-// Communication thread only; all ranks make the same calls.
+// Everything is enqueued on a stream of our own, which waits for the submitters' streams, and they
+// for it. The communication thread waits for the GPU only to read weights there. Communication
+// thread only; all ranks make the same calls.
 
 #ifndef TFMPI_CORE_GPU_DIRECT_DIRECT_REDUCTION_H_
 #define TFMPI_CORE_GPU_DIRECT_DIRECT_REDUCTION_H_
@@ -23,7 +23,7 @@ namespace tfmpi {
 
 class DirectReduction {
  public:
-  // Of this GPU's memory.
+  // `gpu`: where this rank's tensors are.
   DirectReduction(Gpu* gpu, std::unique_ptr<DeviceCollectives> collectives)
       : gpu_(gpu), collectives_(std::move(collectives)) {}
   ~DirectReduction();
@@ -33,23 +33,23 @@ class DirectReduction {
   Status Prepare();
   std::string description() const { return collectives_->description(); }
 
-  // Whether all ranks can take this response this way: a function of what they have agreed on.
+  // Whether all ranks can execute this response this way: a function of what they have agreed on.
   bool Takes(const std::vector<FusionEntry>& entries) const;
-  // As Fusion::Allreduce; every entry has a request, on every rank. When it returns, all is
+  // Like Fusion::Allreduce; every entry has a request on every rank. On return everything is
   // enqueued, and every submitter's stream waits for it.
   Status Allreduce(const std::vector<FusionEntry>& entries, double scale, TimePoint deadline);
-  // Of what is under way: fails if a deadline has passed, or something has gone wrong.
+  // Checks work in flight: fails if a deadline has passed or an error has occurred.
   Status Check(TimePoint now);
-  // Waits until nothing is under way any more.
+  // Waits until no work is in flight.
   Status Drain(TimePoint deadline);
-  // Then, by all ranks; see DeviceCollectives.
+  // Call it after Drain, on all ranks; see DeviceCollectives.
   void Close() { collectives_->Close(); }
   void Closed() { collectives_->Closed(); }
-  // What is under way ends without a result, so that no stream waits for it for good.
+  // Work in flight ends without a result, so that no stream waits for it forever.
   void Abort() { collectives_->Abort(); }
 
  private:
-  // Entries that one call of the collectives reduces: a weighted one, or several without weights.
+  // Entries reduced by one call of the collectives: a weighted one, or several without weights.
   struct Run;
 
   Status ReadWeights(const std::vector<FusionEntry>& entries, std::vector<double>* weights,
@@ -70,17 +70,17 @@ class DirectReduction {
   Gpu* const gpu_;
   std::unique_ptr<DeviceCollectives> collectives_;
   GpuStream stream_ = nullptr;
-  GpuEvent read_ = nullptr;                        // weights have come
+  GpuEvent read_ = nullptr;                        // the weights have been read
   float* weights_ = nullptr;                       // pinned
   char* zeros_ = nullptr;                          // pinned
-  std::vector<std::pair<char*, size_t>> buffers_;  // the last is the largest, and in use
+  std::vector<std::pair<char*, size_t>> buffers_;  // the last one is the largest, and in use
   struct UnderWay {
     GpuEvent event;
     TimePoint deadline;
   };
   std::deque<UnderWay> under_way_;
   std::vector<GpuEvent> events_;  // free ones
-  Status refused_;                // a weight that is none, of the response under way
+  Status refused_;                // an invalid weight in the current response
 };
 
 }  // namespace tfmpi

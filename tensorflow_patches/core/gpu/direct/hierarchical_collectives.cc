@@ -9,7 +9,7 @@
 
 namespace tfmpi {
 
-// Of one reduction: equal shares of the ranks of the node, one after the other, then the rest.
+// The parts of one reduction: equal shares of the node's ranks, one after another, then the rest.
 struct HierarchicalCollectives::Shares {
   Shares(void* out, size_t elements, DataType element_type, size_t rank, size_t ranks)
       : type(element_type), count(elements / ranks), rest_count(elements % ranks) {
@@ -19,8 +19,8 @@ struct HierarchicalCollectives::Shares {
   }
 
   DataType type;
-  size_t count;       // elements of each
-  size_t rest_count;  // fewer than there are ranks
+  size_t count;       // elements per share
+  size_t rest_count;  // less than the number of ranks
   char* all;
   char* own;
   char* rest;
@@ -45,7 +45,7 @@ std::string HierarchicalCollectives::description() const {
 }
 
 void HierarchicalCollectives::Abort() {
-  if (failure_.ok()) failure_ = Status(Code::kUnavailable, description() + ": it was given up");
+  if (failure_.ok()) failure_ = Status(Code::kUnavailable, description() + " was aborted");
   inside_->Abort();
 }
 
@@ -85,7 +85,7 @@ Status HierarchicalCollectives::Reduce(const void* in, const Shares& shares, Red
   return status;
 }
 
-// A peer of this node that is lost is heard of here, where copies that wait for it would not tell.
+// The loss of a peer on this node is detected here; a copy that waits for it would not notice.
 Status HierarchicalCollectives::AwaitReduced(TimePoint deadline) {
   const Span span(Stage::kReduce, "inside the node");
   return AwaitEvent(
@@ -97,7 +97,7 @@ Status HierarchicalCollectives::AwaitReduced(TimePoint deadline) {
       [this] { return inside_->Poll(); });
 }
 
-// `stream` waits for what comes back, also after a failure.
+// `stream` waits for the data that comes back, also after a failure.
 Status HierarchicalCollectives::Exchange(const Shares& shares, ReduceOp op, GpuStream stream,
                                          TimePoint deadline) {
   Signature signature;

@@ -1,14 +1,15 @@
-// Reductions in which each byte leaves its node once: the GPUs of a node reduce among themselves,
-// each rank's share goes between the nodes by way of the hosts, and the GPUs share the result out.
+// Reductions that send each byte out of its node once: the GPUs of a node reduce among themselves,
+// each rank's share goes between the nodes through the hosts, and the GPUs distribute the result.
 //
 //   GPUs of a node    reduce-scatter | reduced .............. | landed | allgather
 //   this rank                   ended? | share -> host, rail, host -> share |
 //
-// Where the ranks of a node do not divide the elements, the few at the end are reduced by all of
-// them, and travel with the share: the same on each rail, so that all ranks get the same bits.
+// If the number of elements is not a multiple of the node's ranks, the few at the end are reduced
+// by all of them and sent along with each share. They are the same on each rail, so all ranks get
+// the same bits.
 //
-// Communication thread only, which waits for the GPU once for each reduction, and for the rail.
-// Nothing on a GPU waits for another node: who dies there is noticed by the transport.
+// Communication thread only, which waits for the GPU once per reduction, and for the rail. Nothing
+// on a GPU waits for another node: the transport detects deaths there.
 
 #ifndef TFMPI_CORE_GPU_DIRECT_HIERARCHICAL_COLLECTIVES_H_
 #define TFMPI_CORE_GPU_DIRECT_HIERARCHICAL_COLLECTIVES_H_
@@ -25,8 +26,8 @@ namespace tfmpi {
 
 class HierarchicalCollectives : public DeviceCollectives {
  public:
-  // `inside`: of the ranks of this node, by local rank. `rail`: Transport::rail(), which takes
-  // so much at a time.
+  // `inside`: the collectives of this node, by local rank. `rail`: Transport::rail(), which is
+  // given this many bytes at a time.
   HierarchicalCollectives(Gpu* gpu, std::unique_ptr<DeviceCollectives> inside,
                           const Topology& topology, Transport* rail, size_t chunk_bytes);
   ~HierarchicalCollectives() override;
@@ -36,7 +37,7 @@ class HierarchicalCollectives : public DeviceCollectives {
   std::string description() const override;
   bool Takes(DataType type, ReduceOp op) const override { return inside_->Takes(type, op); }
   bool records() const override { return true; }
-  // Inside the node as `inside` does it. Between nodes half and bfloat16 are summed in float32.
+  // Inside the node like `inside`. Between nodes, half and bfloat16 are summed in float32.
   Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
                    double scale, GpuStream stream, TimePoint deadline) override;
   Status Poll() override { return failure_.ok() ? inside_->Poll() : failure_; }
@@ -54,7 +55,7 @@ class HierarchicalCollectives : public DeviceCollectives {
   Status Prepare();
   Status Reduce(const void* in, const Shares& shares, ReduceOp op, double scale, GpuStream stream,
                 TimePoint deadline);
-  // Until what the GPUs of this node have to reduce is reduced.
+  // Waits until the GPUs of this node have done their part of the reduction.
   Status AwaitReduced(TimePoint deadline);
   Status Exchange(const Shares& shares, ReduceOp op, GpuStream stream, TimePoint deadline);
 

@@ -9,7 +9,7 @@
 namespace tfmpi {
 namespace {
 
-// What a rank tells the others before they open its memory.
+// What a rank sends to the others before they open its memory.
 struct Offer {
   GpuHandle handle;
   uint64_t well;
@@ -26,13 +26,14 @@ Status PeerCollectives::Make(Gpu* gpu, Transport* transport, size_t chunk_bytes,
     *made = std::move(peers);
     return status;
   }
-  // All ranks come here, or the transport has failed.
+  // All ranks get here, or the transport has failed.
   peers->Close();
   if (peers->Agree(Status(), deadline).ok()) peers->Closed();
   return status;
 }
 
-// A rank that others may still read, after a failure, leaves its memory to the process's end.
+// If other ranks may still read its memory, after a failure, a rank keeps it until the process
+// ends.
 PeerCollectives::~PeerCollectives() {
   Close();
   sum_.reset();
@@ -85,10 +86,11 @@ Status PeerCollectives::Open(const std::vector<GpuHandle>& handles) {
 }
 
 Status PeerCollectives::Agree(const Status& well, TimePoint deadline) {
-  return AllRanksOk(transport_, well, "another rank cannot read what this one shares", deadline);
+  return AllRanksOk(transport_, well, "another rank cannot read the shared memory of this rank",
+                    deadline);
 }
 
-// Two GPUs of one name, on hosts of one name, would be found out here.
+// Detects two GPUs with the same name on hosts with the same name.
 Status PeerCollectives::Try(TimePoint deadline) {
   float* value = nullptr;
   void *pinned = nullptr, *memory = nullptr;
@@ -101,7 +103,7 @@ Status PeerCollectives::Try(TimePoint deadline) {
     value = static_cast<float*>(pinned);
     *value = static_cast<float>(rank() + 1);
     status = gpu_->Copy(memory, value, sizeof(float), stream);
-    // The others come to this in any case.
+    // Executed even after a failure here, since the other ranks do.
     const Status reduced =
         Allreduce(memory, memory, 1, DataType::kFloat32, ReduceOp::kSum, 1, stream, deadline);
     if (status.ok()) status = reduced;
@@ -111,7 +113,7 @@ Status PeerCollectives::Try(TimePoint deadline) {
     const auto expected = static_cast<float>(size() * (size() + 1) / 2);
     if (status.ok() && *value != expected) {
       status = Status(Code::kUnavailable,
-                      "what the ranks share on " + gpu_->description() + " is not the same memory");
+                      "the ranks do not see the same memory on " + gpu_->description());
     }
     status = Agree(status, deadline);
   }
@@ -126,7 +128,8 @@ bool PeerCollectives::Takes(DataType type, ReduceOp op) const {
 }
 
 void PeerCollectives::Abort() {
-  if (failure_.ok()) failure_ = Status(Code::kUnavailable, "the ranks no longer share the GPU");
+  if (failure_.ok())
+    failure_ = Status(Code::kUnavailable, "the ranks have stopped sharing the GPU");
 }
 
 Status PeerCollectives::Allreduce(const void* in, void* out, size_t count, DataType type,

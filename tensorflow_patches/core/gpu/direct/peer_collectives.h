@@ -1,17 +1,16 @@
-// Reductions of ranks that share one GPU: each puts what it has where the others can read it, on
-// the GPU, and each adds it all up. No byte leaves the GPU.
+// Reductions of ranks that share one GPU: each rank puts its data where the others can read it on
+// the GPU, and each one sums all of it. No byte leaves the GPU.
 //
 //   rank 0   put chunk n -> slot | ended? | ---------- | sum of all slots -> result
 //   rank 1   put chunk n -> slot | ended? | all know it | sum of all slots -> result
 //
-// What is put has ended when the ranks tell each other so, through the transport, which carries
-// their scales too. So no stream waits for another process: a rank that dies leaves nobody's GPU
-// waiting. A rank has two slots, for chunks in turns. Its stream does one thing after another: that
-// chunk n has been put means that the sum of chunk n - 1 has ended; and when all ranks have said
-// so, the slot of chunk n - 1 is free for chunk n + 1.
+// The ranks tell each other through the transport when a put has ended, together with their scales.
+// So no stream waits for another process: a rank that dies leaves no GPU waiting. A rank has two
+// slots, used alternately. Its stream runs in order: if chunk n has been put, the sum of chunk n -
+// 1 has ended; and once all ranks have said so, the slot of chunk n - 1 is free for chunk n + 1.
 //
-// Communication thread only, which waits for the GPU once for each chunk. All reductions are given
-// one stream.
+// Communication thread only, which waits for the GPU once per chunk. All reductions must use the
+// same stream.
 
 #ifndef TFMPI_CORE_GPU_DIRECT_PEER_COLLECTIVES_H_
 #define TFMPI_CORE_GPU_DIRECT_PEER_COLLECTIVES_H_
@@ -31,8 +30,8 @@ class PeerCollectives : public DeviceCollectives {
  public:
   static constexpr size_t kSlots = 2;
 
-  // Called by all ranks; `gpu` is the one that they share, of whose memory each takes two chunks.
-  // Tries it: fails where a rank cannot read another's memory, on that rank or on all.
+  // Called by all ranks; `gpu` is the one they share; each uses two chunks of its memory. Runs a
+  // test and fails, on this rank or on all, if a rank cannot read another one's memory.
   static Status Make(Gpu* gpu, Transport* transport, size_t chunk_bytes, TimePoint deadline,
                      std::unique_ptr<DeviceCollectives>* made);
   ~PeerCollectives() override;
@@ -42,7 +41,7 @@ class PeerCollectives : public DeviceCollectives {
   Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
                    double scale, GpuStream stream, TimePoint deadline) override;
   Status Poll() override { return failure_; }
-  // Nothing that was enqueued waits for another rank.
+  // Nothing that is enqueued waits for another rank.
   void Abort() override;
   void Close() override;
   void Closed() override { closed_ = true; }
@@ -56,7 +55,7 @@ class PeerCollectives : public DeviceCollectives {
   Status Share(TimePoint deadline);
   Status Open(const std::vector<GpuHandle>& handles);
   Status Try(TimePoint deadline);
-  // Whether all ranks are `well`; fails if one is not.
+  // Fails on all ranks if `well` is not ok on one.
   Status Agree(const Status& well, TimePoint deadline);
   Status Reduce(const char* in, char* out, size_t count, DataType real, double scale,
                 GpuStream stream, TimePoint deadline);
@@ -72,9 +71,9 @@ class PeerCollectives : public DeviceCollectives {
   GpuEvent put_ = nullptr;  // the last chunk is in its slot
   char* own_ = nullptr;     // this rank's slots
   std::vector<GpuHandle> handles_;
-  std::vector<char*> slots_;  // all ranks', by rank; null: not open
-  uint64_t chunks_ = 0;       // that were put
-  bool closed_ = false;       // no other rank has own_ open
+  std::vector<char*> slots_;  // of all ranks, by rank; null: not open
+  uint64_t chunks_ = 0;       // put so far
+  bool closed_ = false;       // no other rank has own_ open any more
   Status failure_;
 };
 

@@ -9,7 +9,7 @@ class Cutter {
  public:
   Cutter(size_t limit, size_t most_stretches) : limit_(limit), most_stretches_(most_stretches) {}
 
-  // `whole`: a tensor in one piece, its `wire` left to this.
+  // `whole`: an unsplit tensor; this function sets its `wire`.
   void Add(Stretch whole) {
     const size_t element = WireBytes(whole.type, 1);
     size_t left = whole.count;

@@ -1,6 +1,6 @@
-// How the tensors of a response are cut into chunks of bounded size, alike on all ranks.
+// How the tensors of a response are split into chunks of limited size, the same on all ranks.
 //
-// Pure functions of signatures: a rank that has joined, and has no tensors, cuts as the others do.
+// Pure functions of signatures: a rank that has joined, without tensors, splits like the others.
 
 #ifndef TFMPI_CORE_GPU_STAGED_CHUNKS_H_
 #define TFMPI_CORE_GPU_STAGED_CHUNKS_H_
@@ -12,17 +12,17 @@
 
 namespace tfmpi {
 
-// A run of elements of one tensor, whole or a part of it.
+// Consecutive elements of one tensor: all of it or a part.
 struct Stretch {
-  size_t entry = 0;  // number in the response
+  size_t entry = 0;  // its index in the response
   DataType type = DataType::kFloat32;
   size_t count = 0;    // elements
-  size_t padding = 0;  // bytes on the wire, after them
-  size_t wire = 0;     // where it begins in the chunk, in bytes
+  size_t padding = 0;  // bytes after them on the wire
+  size_t wire = 0;     // its offset in the chunk, in bytes
   // Null on a rank without a request.
   const char* input = nullptr;
   char* output = nullptr;
-  // The output's padding is this request's memory too (Request::output of several tensors).
+  // The padding after the output belongs to this request, too (Request::output of several tensors).
   bool padded_output = false;
 
   size_t bytes() const { return count * SizeOf(type); }
@@ -33,8 +33,9 @@ struct Chunk {
   size_t bytes = 0;  // on the wire
 };
 
-// Of an allreduce or a broadcast. No chunk has more than `limit` bytes, which is more than any
-// element has, but for padding at its end, of less than 64 bytes; nor more than so many stretches.
+// For an allreduce or a broadcast. A chunk has at most `limit` bytes, which must be more than any
+// element has, not counting padding of less than 64 bytes at its end; and at most so many
+// stretches.
 std::vector<Chunk> CutIntoChunks(const std::vector<FusionEntry>& entries, size_t limit,
                                  size_t most_stretches);
 

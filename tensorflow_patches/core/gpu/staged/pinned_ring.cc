@@ -10,14 +10,14 @@ constexpr size_t kPage = 4096;
 
 }  // namespace
 
-// A chunk's last padding may go beyond it.
+// The padding at the end of a chunk may exceed `chunk_bytes`.
 PinnedRing::PinnedRing(size_t chunk_bytes) : wire_bytes_(chunk_bytes + kLine) {}
 
 size_t PinnedRing::BufferBytes() const {
   return (kSlots * wire_bytes_ + kPage - 1) / kPage * kPage;
 }
 
-// The own form of a type is never larger than its wire form.
+// The GPU's form of a type is never larger than its wire form.
 size_t PinnedRing::OwnBytes() const { return wire_bytes_ + kMaxStretches * sizeof(float); }
 
 size_t PinnedRing::SlotBytes() const { return OwnBytes() + (shared_ == nullptr ? wire_bytes_ : 0); }
@@ -40,7 +40,7 @@ Status PinnedRing::Prepare(Gpu* gpu) {
     const Status status = NewLane(gpu);
     if (!status.ok()) return status;
   }
-  // Memory that is the host's serves until there is a GPU.
+  // Host memory is sufficient until there is a GPU.
   if (memory_ != nullptr && (gpu == nullptr || pinned_by_ != nullptr)) return Status();
   DeleteMemory();
   return NewMemory();
@@ -65,7 +65,7 @@ PinnedRing::Lane* PinnedRing::LaneOf(const Gpu* gpu) {
 }
 
 Status PinnedRing::NewLane(Gpu* gpu) {
-  // Kept, with what there is of it, whatever happens: the destructor deletes that.
+  // Added first, so that the destructor deletes whatever is created below.
   lanes_.push_back(std::make_unique<Lane>());
   Lane* const lane = lanes_.back().get();
   lane->gpu = gpu;

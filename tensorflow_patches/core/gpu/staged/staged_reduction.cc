@@ -16,12 +16,12 @@ namespace {
 using Slot = PinnedRing::Slot;
 using Lane = PinnedRing::Lane;
 
-// What a peer waits for fails for it, too.
+// A failure here also fails the exchange in which the peers wait.
 Status Fatal(const Status& status) {
   return status.ok() ? status : Status(Code::kUnavailable, status.message());
 }
 
-// Where a stretch's elements are in a slot, as the GPU has them.
+// Where a stretch's elements are in a slot, in the GPU's form.
 char* Own(const Slot& slot, const Stretch& stretch) {
   if (IsWireForm(stretch.type)) return slot.wire + stretch.wire;
   return slot.own + stretch.wire / WireBytes(stretch.type, 1) * SizeOf(stretch.type);
@@ -29,7 +29,7 @@ char* Own(const Slot& slot, const Stretch& stretch) {
 
 bool IsWeight(float scale) { return std::isfinite(scale) && scale >= 0; }
 
-// Copies that follow one another on both sides become one.
+// Merges copies that are consecutive on both sides.
 class Copies {
  public:
   Copies(Gpu* gpu, GpuStream stream) : gpu_(gpu), stream_(stream) {}
@@ -69,7 +69,7 @@ struct StagedReduction::Work {
   TimePoint deadline;
   std::vector<Slot> slots;     // by chunk
   std::vector<double> scales;  // by entry
-  Status refused;              // a scale that is none
+  Status refused;              // an invalid scale
 
   bool broadcasts() const { return entries[0].signature.kind == OpKind::kBroadcast; }
   const std::string& name() const {
@@ -113,7 +113,7 @@ Status StagedReduction::Run(Work* work) {
   const size_t chunks = work->chunks.size();
   size_t fetched = 0;
   for (size_t i = 0; i < chunks && status.ok(); ++i) {
-    // The next ones are on their way before this one is waited for.
+    // Later chunks are started before this one is waited for.
     for (; fetched < std::min(i + PinnedRing::kAhead, chunks) && status.ok(); ++fetched) {
       work->slots.push_back(ring_.Take());
       status = Fetch(*work, fetched);
@@ -129,7 +129,7 @@ Status StagedReduction::Run(Work* work) {
   return status.ok() ? released : status;
 }
 
-// The chunk's copies from the GPU are enqueued, behind those that still use its slot.
+// Enqueues the chunk's copies from the GPU, after those that still use its slot.
 Status StagedReduction::Fetch(const Work& work, size_t number) {
   const Slot& slot = work.slots[number];
   size_t scales = 0;
@@ -165,7 +165,7 @@ Status StagedReduction::Fetch(const Work& work, size_t number) {
   return Status();
 }
 
-// Until the chunk is there, and its slot is the host's.
+// Waits until the chunk has arrived and its slot belongs to the host.
 Status StagedReduction::Arrived(const Slot& slot, const Work& work) {
   const Span span(Stage::kPack, "from the GPU");
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
@@ -181,7 +181,7 @@ Status StagedReduction::Await(Gpu* gpu, GpuEvent event, const Work& work) {
   return status.code() == Code::kDeadlineExceeded ? status : Fatal(status);
 }
 
-// In the order of Fetch.
+// In the same order as Fetch.
 Status StagedReduction::ReadScales(const Slot& slot, const Chunk& chunk, Work* work) {
   size_t next = 0;
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
@@ -199,7 +199,7 @@ Status StagedReduction::ReadScales(const Slot& slot, const Chunk& chunk, Work* w
       const float value = slot.scales[next - 1];
       work->scales[stretch.entry] = value;
       if (IsWeight(value)) continue;
-      // The others get what this rank says, and this rank an error.
+      // The others use this rank's value, and this rank gets an error.
       work->refused = Status(Code::kInvalidArgument, "the weight of '" + request->name + "' is " +
                                                          std::to_string(value) +
                                                          "; it must be finite and not negative");
@@ -209,7 +209,7 @@ Status StagedReduction::ReadScales(const Slot& slot, const Chunk& chunk, Work* w
 }
 
 Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Work& work) {
-  // The others may take the slots that this rank's copies have read; see PinnedRing.
+  // The others may reuse slots that this rank's copies have read; see PinnedRing.
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
     if (ring_.shared() == nullptr) break;
     const Status status = Await(lane->gpu, lane->landed[slot.before], work);
@@ -246,7 +246,8 @@ Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Wor
   return status;
 }
 
-// Into each rank's own slot. That all ranks are here frees their slots, as a reduction does.
+// Into each rank's own slot. Like a reduction, it proves that all ranks are here, so slots are
+// free.
 Status StagedReduction::BroadcastChunk(const Slot& slot, const Chunk& chunk, const Work& work) {
   const Stretch& only = chunk.stretches.front();
   const Span span(Stage::kReduce, "broadcast", only.bytes());
@@ -267,7 +268,7 @@ Status StagedReduction::Reduce(const Slot& slot, const Chunk& chunk, const Work&
   return transport_->Allreduce(slot.wire, slot.wire, reduction, work.deadline);
 }
 
-// Of a chunk's result, `bytes` from `begin` on, in runs: each where it lies, and where it belongs.
+// The part of a chunk's result of `bytes` bytes at `begin`, in runs: the source and target of each.
 template <typename Take>
 Status StagedReduction::ForEachRun(const Slot& slot, const Chunk& chunk, const Work& work,
                                    size_t begin, size_t bytes, const Take& take) const {
@@ -285,7 +286,7 @@ Status StagedReduction::ForEachRun(const Slot& slot, const Chunk& chunk, const W
   return Status();
 }
 
-// The way back is enqueued.
+// Enqueues the copies to the GPU.
 Status StagedReduction::Land(const Slot& slot, const Chunk& chunk, const Work& work) {
   const Span span(Stage::kUnpack, "to the GPU", chunk.bytes);
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
@@ -312,7 +313,7 @@ Status StagedReduction::Land(const Slot& slot, const Chunk& chunk, const Work& w
   return Status();
 }
 
-// Each submitter's stream waits for all copies that were enqueued.
+// Makes each submitter's stream wait for all copies that were enqueued.
 Status StagedReduction::Release(const Work& work) {
   Status failure;
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {

@@ -1,19 +1,19 @@
-// Carries out a response whose tensors lie on a GPU, over a transport that knows host memory only.
+// Executes a response whose tensors are on a GPU, over a transport that supports host memory only.
 //
-// In chunks, through a ring of slots of pinned memory: while one chunk is exchanged, those behind
-// it are on their way from the GPU, and those before it on their way back. The submitter's stream
-// never waits for the host, nor the host for that stream: each waits for an event of the other.
+// In chunks, through a ring of slots of pinned memory: while one chunk is exchanged, later ones are
+// on the way from the GPU and earlier ones on the way back. The submitter's stream never waits for
+// the host, nor the host for that stream: each waits for an event of the other.
 //
 //   submitter's stream   ... gradient | ready ............................ wait | optimizer ...
 //   fetching stream            wait ready | copy | fetched
 //   communication thread                          await fetched | exchange | enqueue
 //   landing stream                                                  copy | landed
 //
-// Inside a node the exchange reduces in place, in memory that its ranks share and their GPUs know:
-// then a chunk is copied once on its way there and once on its way back (PinnedRing).
+// Inside a node the exchange reduces in place, in memory that its ranks share and their GPUs can
+// access: a chunk is then copied once in each direction (PinnedRing).
 //
-// Called by the communication thread, which alone waits for the GPU, with the response's deadline.
-// What fails on the GPU is an error of kUnavailable: the peers wait in the same exchange.
+// Called on the communication thread, which alone waits for the GPU, with the response's deadline.
+// A failure on the GPU is a kUnavailable error: the peers wait in the same exchange.
 
 #ifndef TFMPI_CORE_GPU_STAGED_STAGED_REDUCTION_H_
 #define TFMPI_CORE_GPU_STAGED_STAGED_REDUCTION_H_
@@ -35,23 +35,23 @@ class StagedReduction {
   explicit StagedReduction(Transport* transport, size_t chunk_bytes = kGpuChunkBytes)
       : transport_(transport), chunk_bytes_(chunk_bytes), ring_(chunk_bytes) {}
 
-  // By all ranks, between two calls: from now on through `buffers`, of BufferBytes()
-  // each; `gpu`, which may be null, is the one that this rank has. A rank on which it fails, or
-  // whose peer's does, must Unshare.
+  // Called by all ranks, between two reductions: from now on uses `buffers`, of BufferBytes() each.
+  // `gpu`, which may be null, is this rank's. If it fails on a rank or on one of its peers, the
+  // rank must call Unshare.
   Status Share(std::unique_ptr<NodeBuffers> buffers, Gpu* gpu) {
     return ring_.Share(std::move(buffers), gpu);
   }
   void Unshare() { ring_.Unshare(); }
   size_t BufferBytes() const { return ring_.BufferBytes(); }
 
-  // As Fusion::Allreduce: the result is multiplied by `scale`. When it returns, the results are on
-  // their way, and every submitter's stream waits for its own; also after a failure, so that no
-  // memory is given to others while a copy may touch it.
+  // Like Fusion::Allreduce, with the result multiplied by `scale`. On return the results are on the
+  // way, and every submitter's stream waits for its own; also after a failure, so that no memory is
+  // reused while a copy may access it.
   Status Allreduce(const std::vector<FusionEntry>& entries, double scale, TimePoint deadline);
   Status Broadcast(const FusionEntry& entry, TimePoint deadline);
 
  private:
-  // Of one response.
+  // The state of one response.
   struct Work;
 
   Status Run(Work* work);

@@ -1,4 +1,4 @@
-// What ranks do together with gradients: allreduce, allgather, broadcast, each with a deadline.
+// Collectives for gradients: allreduce, allgather and broadcast, each with a deadline.
 
 #include <algorithm>
 #include <chrono>
@@ -51,7 +51,7 @@ MPI_Op ToMpi(ReduceOp op) {
   }
 }
 
-// Small ones in one go: MPI's trees take fewer messages than an exchange.
+// For small data, in one call: MPI's trees take fewer messages than an exchange.
 int AllreduceSmall(const Group& group, const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline, char* error) {
   MPI_Request request = MPI_REQUEST_NULL;
@@ -64,7 +64,7 @@ int AllreduceSmall(const Group& group, const void* in, void* out, const Reductio
   return result;
 }
 
-// Chunks of equal size, several of them under way at once.
+// In chunks of equal size, several of them in flight.
 int AllreducePairwise(const Group& group, const char* in, char* out, const Reduction& reduction,
                       TimePoint deadline, char* error) {
   const size_t element = SizeOf(reduction.type);
@@ -131,7 +131,7 @@ int Allreduce(int32_t over, const void* in, void* out, const TfMpiReduction* ter
     Reduce(reduction, &in, 1, reduction.count, out, nullptr);
     return kTfMpiOk;
   }
-  // MPI knows no sums of halves.
+  // MPI has no sums of half-precision types.
   if (bytes < kMinMpiShare * group.size && IsWireForm(reduction.type)) {
     return AllreduceSmall(group, in, out, reduction, deadline, error);
   }
@@ -166,8 +166,8 @@ int PlainAllreduce(const void* in, void* out, const TfMpiReduction* terms, doubl
   return kTfMpiOk;
 }
 
-// By broadcasts in chunks: counts and displacements of MPI_Allgatherv are ints, and 2 GiB is not
-// much.
+// By broadcasts in chunks: the counts and displacements of MPI_Allgatherv are ints, which limits
+// them to 2 GiB.
 int Broadcast(void* data, size_t bytes, int32_t root, double seconds, char* error) {
   State& state = GetState();
   const TimePoint deadline = DeadlineIn(seconds);
@@ -197,7 +197,7 @@ int Allgather(const void* in, void* out, const size_t* bytes, double seconds, ch
   if (total >= (size_t{1} << 30)) {
     return AllgatherByBroadcasts(in, static_cast<char*>(out), bytes, deadline, error);
   }
-  // In place on all ranks, as MPI wants it, whether or not it is so on this one.
+  // In place on all ranks, as MPI requires, even if this rank's input is elsewhere.
   char* const own = static_cast<char*>(out) + offsets[state.data.rank];
   if (in != own && bytes[state.data.rank] != 0) std::memcpy(own, in, bytes[state.data.rank]);
   MPI_Request request = MPI_REQUEST_NULL;

@@ -1,4 +1,4 @@
-// Messages whose bytes lie in memory of GPUs, where the MPI library takes it (CUDA-aware MPI).
+// Messages with their data in GPU memory, for MPI libraries that support it (CUDA-aware MPI).
 
 #include <dlfcn.h>
 
@@ -17,9 +17,9 @@ Function Find(const char* name) {
 
 }  // namespace
 
-// By functions that are no part of the standard, looked for at run time: what a library was
-// compiled with is not what this process has loaded. Open MPI, MPICH, MVAPICH and ParaStation have
-// the first, Cray the second. One that has neither does not say it.
+// Asks functions outside the standard, looked up at run time: the library that this process has
+// loaded need not be the one it was compiled with. Open MPI, MPICH, MVAPICH and ParaStation have
+// the first function, Cray MPICH the second. A library with neither does not report its support.
 int TakesGpuMemory() {
   constexpr int kCuda = 0;  // MPIX_GPU_SUPPORT_CUDA
   int takes = 0;
@@ -39,11 +39,12 @@ int StartExchange(int32_t lane, const TfMpiPart* to, const TfMpiPart* from, char
     std::snprintf(error, TFMPI_ERROR_BYTES, "an exchange between GPUs cannot begin: %s", why);
     return static_cast<int>(kTfMpiFailed);
   };
-  if (!requests.empty()) return refuse("the last one on its lane has not ended");
+  if (!requests.empty()) return refuse("the previous one on this lane has not ended");
   for (int r = 0; r < group.size; ++r) {
-    if (to[r].bytes > INT_MAX || from[r].bytes > INT_MAX) return refuse("a part is too long");
+    if (to[r].bytes > INT_MAX || from[r].bytes > INT_MAX)
+      return refuse("a part is larger than 2 GiB");
   }
-  // First what is to be received: then it need not be kept anywhere when it comes.
+  // Receives are posted first, so that arriving data need not be buffered.
   for (int i = 1; i < group.size; ++i) {
     const int source = (group.rank + i) % group.size;
     if (from[source].bytes == 0) continue;

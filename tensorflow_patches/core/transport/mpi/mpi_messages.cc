@@ -1,4 +1,4 @@
-// Control messages, which are small: to any rank, and from whoever has sent one.
+// Control messages, which are small: to any rank, and from any rank.
 
 #include <iterator>
 #include <list>
@@ -9,7 +9,7 @@
 namespace tfmpi::mpi {
 namespace {
 
-// Frees the buffers of sends that are done; called often enough that none piles up.
+// Frees the buffers of completed sends; called often enough to keep their number small.
 int ReapSends(char* error) {
   std::list<Outgoing>& outgoing = GetState().outgoing;
   for (auto it = outgoing.begin(); it != outgoing.end();) {
@@ -50,7 +50,8 @@ int Probe(int32_t* source, size_t* bytes, char* error) {
 
 int Receive(void* data, size_t bytes, char* error) {
   State& state = GetState();
-  // Matched by Probe already, so this waits for bytes in flight, never for a decision of the peer.
+  // Probe has already matched it, so this waits for bytes in flight, never for a decision of the
+  // peer.
   MPI_Request request = MPI_REQUEST_NULL;
   TFMPI_RETURN_IF_ERROR(
       "MPI_Imrecv", MPI_Imrecv(data, static_cast<int>(bytes), MPI_BYTE, &state.probed, &request));

@@ -1,9 +1,9 @@
-// The MPI transport. mpi_*.cc, with pairwise_allreduce.h and ulfm.h, are all of the product that
-// includes mpi.h. One library is compiled of them per MPI ABI (BUILD.bazel);
-// python/_src/mpi/library.py chooses one.
+// The MPI transport. Only mpi_*.cc, pairwise_allreduce.h and ulfm.h include mpi.h. They are
+// compiled into one library per MPI ABI (BUILD.bazel); python/_src/mpi/library.py chooses one of
+// them.
 //
 // After init, the communication thread makes every MPI call, so MPI_THREAD_SERIALIZED is enough.
-// Two private communicators keep control messages and data apart from each other and from the
+// Two private communicators separate control messages and data from each other and from the
 // script's own MPI (mpi4py). Waits poll with back-off, for two reasons: a thread that spins inside
 // MPI takes a core away from the model, and a blocking call could not end at its deadline.
 

@@ -1,4 +1,4 @@
-// MPI is started, its ranks are told apart by node, their memory is shared; and MPI is ended.
+// Starts MPI, finds the ranks of each node and maps their shared memory; and ends MPI.
 
 #include <mpi.h>
 #include <sys/mman.h>
@@ -18,10 +18,10 @@
 namespace tfmpi::mpi {
 namespace {
 
-// Before MPI_Init, which Open MPI's component btl/ofi makes a second longer: it sleeps for that
-// long when it is closed, which it is where it finds no network that it can use. It serves
-// one-sided communication alone, and there is none here. Whoever has chosen components, by the
-// environment, a file or mpirun's options, has what they chose.
+// Before MPI_Init, which takes one second longer with Open MPI's component btl/ofi: it sleeps that
+// long when it is closed, which happens if it finds no network that it can use. It only serves
+// one-sided communication, which is not used here. A choice of components that was made by
+// environment, file or mpirun's options is left unchanged.
 void LeaveOutOfi() {
   int index = 0, length = 0;
   MPI_T_cvar_handle chosen;
@@ -36,8 +36,8 @@ void LeaveOutOfi() {
   MPI_T_cvar_handle_free(&chosen);
 }
 
-// Open MPI's MPI_Finalize begins with a barrier over all processes that there were; where some have
-// died it sometimes never ends. Read at MPI_Init.
+// Open MPI's MPI_Finalize begins with a barrier over all initial processes; if some have died, it
+// sometimes never ends. Read by MPI_Init.
 constexpr char kNoLastBarrier[] = "OMPI_MCA_async_mpi_finalize";
 
 int StartMpi(bool goes_on, char* error) {
@@ -53,24 +53,24 @@ int StartMpi(bool goes_on, char* error) {
     const bool has_tools = MPI_T_init_thread(MPI_THREAD_SINGLE, &ignored) == MPI_SUCCESS;
     if (has_tools) LeaveOutOfi();
     const int result = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
-    if (has_tools) MPI_T_finalize();  // what was written holds for MPI_Init if it comes before this
+    if (has_tools) MPI_T_finalize();  // what was set before MPI_Init stays valid for it
     TFMPI_RETURN_IF_ERROR("MPI_Init_thread", result);
     state.we_initialized = true;
   }
-  // Who has started MPI calls it, too, at any time.
+  // If the script has started MPI, it may call MPI at any time, too.
   const int needed = initialized ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED;
   if (provided >= needed) return kTfMpiOk;
   std::snprintf(error, TFMPI_ERROR_BYTES, "%s",
                 initialized
-                    ? "the script has started MPI for fewer threads than MPI_THREAD_MULTIPLE, and "
-                      "a thread of TensorFlow's calls it, too: set mpi4py.rc.thread_level = "
-                      "'multiple' before mpi4py.MPI is imported, or import tensorflow first"
-                    : "this MPI library has no MPI_THREAD_SERIALIZED, which is needed: take "
-                      "another, or one that was built with threads");
+                    ? "the script has started MPI with less than MPI_THREAD_MULTIPLE, but a thread "
+                      "of tensorflow.mpi calls MPI, too: set mpi4py.rc.thread_level = 'multiple' "
+                      "before mpi4py.MPI is imported, or import tensorflow first"
+                    : "this MPI library lacks MPI_THREAD_SERIALIZED, which is required: use "
+                      "another one, or one that was built with thread support");
   return kTfMpiFailed;
 }
 
-// `group` over those of `parent` that give the same `color`, in their order.
+// Splits `parent` by `color` into groups in the same order.
 int Split(const Group& parent, int color, Group* group, char* error) {
   TFMPI_RETURN_IF_ERROR("MPI_Comm_split",
                         MPI_Comm_split(parent.comm, color, parent.rank, &group->comm));
@@ -79,9 +79,9 @@ int Split(const Group& parent, int color, Group* group, char* error) {
   return kTfMpiOk;
 }
 
-// Each rank's node, by the lowest rank there: those that can share memory, or as many as were said.
-// Not by MPI_COMM_TYPE_SHARED: Open MPI goes by the names of hosts, and where two have one name it
-// never comes back.
+// Each rank's node, as the lowest rank on it: the ranks that can share memory, or groups of
+// `ranks_per_node`. Does not use MPI_COMM_TYPE_SHARED: Open MPI compares host names, and hangs if
+// two hosts have the same name.
 int FindNodes(int ranks_per_node, std::vector<int>* nodes, char* error) {
   const Group& data = GetState().data;
   nodes->resize(data.size);
@@ -101,7 +101,7 @@ int FindNodes(int ranks_per_node, std::vector<int>* nodes, char* error) {
   return kTfMpiOk;
 }
 
-// How many nodes there are, and whether all have as many ranks.
+// The number of nodes, and whether all have equally many ranks.
 std::pair<int, bool> CountNodes(const std::vector<int>& nodes) {
   std::map<int, int> ranks;
   for (const int node : nodes) ++ranks[node];
@@ -110,7 +110,7 @@ std::pair<int, bool> CountNodes(const std::vector<int>& nodes) {
   return {static_cast<int>(ranks.size()), even};
 }
 
-// "Open MPI v5.0.11", "MPICH 5.0.2": what the library says of itself, in its first words.
+// "Open MPI v5.0.11", "MPICH 5.0.2": the first words of the library's own version text.
 std::string LibraryName() {
   char version[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;
@@ -131,7 +131,8 @@ std::string LibraryName() {
 int UseGroup(MPI_Comm parent, TfMpiTransportInfo* info, char* error) {
   State& state = GetState();
   Group& data = state.data;
-  MPI_Comm_set_errhandler(data.comm, MPI_ERRORS_RETURN);  // and of all that are split from it
+  MPI_Comm_set_errhandler(data.comm,
+                          MPI_ERRORS_RETURN);  // inherited by communicators split from it
   TFMPI_RETURN_IF_ERROR("MPI_Comm_dup", MPI_Comm_dup(parent, &state.control));
   MPI_Comm_set_errhandler(state.control, MPI_ERRORS_RETURN);
   MPI_Comm_rank(data.comm, &data.rank);
@@ -164,7 +165,7 @@ int SplitRanks(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error) {
   const auto [count, even] = CountNodes(nodes);
   info->nodes = count;
   info->rails = even ? 1 : 0;
-  // mpirun binds each rank to cores of its own, so a rank's own mask says nothing of its peers.
+  // mpirun binds each rank to its own cores, so this rank's mask says nothing about its peers'.
   cpu_set_t mask = AllowedCores();
   int32_t quota = QuotaCores();
   TFMPI_RETURN_IF_ERROR("MPI_Allreduce", MPI_Allreduce(MPI_IN_PLACE, &mask, sizeof mask, MPI_BYTE,
@@ -177,7 +178,8 @@ int SplitRanks(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error) {
   return kTfMpiOk;
 }
 
-// POSIX shared memory, not an MPI window: Open MPI's windows bring components that complain.
+// Uses POSIX shared memory instead of an MPI window: Open MPI's windows load components that print
+// warnings.
 int MapNode(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* error) {
   State& state = GetState();
   const Group& node = state.node;
@@ -198,14 +200,14 @@ int MapNode(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* er
                         MPI_Allreduce(MPI_IN_PLACE, &mapped, 1, MPI_INT, MPI_MIN, node.comm));
   if (node.rank == 0) RemoveSegment(id);
   if (mapped == 0) {
-    if (why.empty()) why = "another rank of the node has failed to";
+    if (why.empty()) why = "another rank of the node failed";
     std::snprintf(error, TFMPI_ERROR_BYTES,
-                  "the ranks of a node cannot share %zu bytes of memory (/dev/shm; %.100s); make "
-                  "room there, or set TF_MPI_TOPOLOGY=flat, which does without",
+                  "the ranks of a node cannot share %zu bytes of memory (/dev/shm; %.100s); free "
+                  "space there, or set TF_MPI_TOPOLOGY=flat, which does not need it",
                   bytes, why.c_str());
     return kTfMpiFailed;
   }
-  madvise(*memory, bytes, MADV_DONTFORK);  // a child of this rank is none
+  madvise(*memory, bytes, MADV_DONTFORK);  // a child process is not a rank
   if (node.rank == 0) std::memset(*memory, 0, zeroed);
   TFMPI_RETURN_IF_ERROR("MPI_Barrier", MPI_Barrier(node.comm));
   return kTfMpiOk;

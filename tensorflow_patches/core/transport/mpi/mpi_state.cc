@@ -1,4 +1,4 @@
-// What all files of the MPI transport use.
+// What all files of the MPI transport share.
 
 #include "tensorflow_patches/core/transport/mpi/mpi_state.h"
 

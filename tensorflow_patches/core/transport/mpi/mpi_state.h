@@ -1,4 +1,4 @@
-// The MPI transport's state, and what all of its files use.
+// The state of the MPI transport, and functions that all of its files use.
 
 #ifndef TFMPI_CORE_TRANSPORT_MPI_MPI_STATE_H_
 #define TFMPI_CORE_TRANSPORT_MPI_MPI_STATE_H_
@@ -20,7 +20,7 @@ namespace tfmpi::mpi {
 constexpr int kControlTag = 1;
 constexpr int kPairwiseTag = 2;  // two tags for each exchange
 constexpr int kLaneTag = 6;      // one for each lane
-// Chunks under way at once: one is reduced while the other travels.
+// Chunks in flight: one is reduced while the other is sent.
 constexpr int kChunksInFlight = 2;
 
 struct Outgoing {
@@ -34,18 +34,18 @@ struct State {
   Group rail;
   Group node;
   bool we_initialized = false;
-  std::list<Outgoing> outgoing;  // a list: MPI holds the addresses until a send is done
+  std::list<Outgoing> outgoing;  // a list: MPI keeps the addresses until a send is complete
   MPI_Message probed = MPI_MESSAGE_NULL;
   tfmpi::PairwiseAllreduce exchanges[kChunksInFlight] = {
       tfmpi::PairwiseAllreduce(kPairwiseTag), tfmpi::PairwiseAllreduce(kPairwiseTag + 2)};
-  std::vector<MPI_Request> lanes[TFMPI_LANES];  // of exchanges of GPUs' memory
+  std::vector<MPI_Request> lanes[TFMPI_LANES];  // the exchanges of GPU memory
   tfmpi::Ulfm ulfm;
 };
 
-// Of the process: one MPI. Touched by the communication thread alone, after Init.
+// One per process. Only the communication thread accesses it after Init.
 State& GetState();
 
-// Writes "`what` failed: " and MPI's own words to `error`, TFMPI_ERROR_BYTES long.
+// Writes "`what` failed: " and MPI's error text to `error`, which has TFMPI_ERROR_BYTES.
 int Fail(const char* what, int mpi_error, char* error);
 
 #define TFMPI_RETURN_IF_ERROR(what, call)                                    \
@@ -54,9 +54,9 @@ int Fail(const char* what, int mpi_error, char* error);
     if (tfmpi_result != MPI_SUCCESS) return Fail(what, tfmpi_result, error); \
   } while (false)
 
-// Peers usually arrive within microseconds, so poll hard first; then give the core to the model.
-// With waits, not sched_yield: on a busy core a yield gives away a whole time slice, 4 ms, while
-// who sleeps for 20 us is run soon after.
+// Peers usually arrive within microseconds, so poll hard first, then leave the core to the model.
+// It sleeps rather than calling sched_yield: on a busy core a yield costs a whole time slice of 4
+// ms, whereas a thread that sleeps for 20 us runs again soon.
 class Backoff {
  public:
   void Pause() {
@@ -72,7 +72,7 @@ class Backoff {
 };
 
 int TimedOut(const char* what, char* error);
-// Until `request` is done, or the deadline.
+// Waits until `request` is complete, or the deadline has passed.
 int Wait(MPI_Request* request, TimePoint deadline, const char* what, char* error);
 TimePoint DeadlineIn(double seconds);
 
@@ -83,7 +83,7 @@ int Init(int32_t goes_on, TfMpiTransportInfo* info, char* error);
 int SplitRanks(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error);
 int MapNode(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* error);
 int Finalize(char* error);
-// `parent` becomes the group of control messages, and data.comm is it already.
+// Makes `parent` the group of control messages; data.comm must already be set from it.
 int UseGroup(MPI_Comm parent, TfMpiTransportInfo* info, char* error);
 
 // mpi_messages.cc

@@ -1,4 +1,4 @@
-// TF_MPI_FAULT=shrink: what those do that are left when ranks have died, by ULFM.
+// TF_MPI_FAULT=shrink: how survivors regroup after a death, using ULFM.
 
 #include <cstdio>
 #include <list>
@@ -13,9 +13,9 @@ namespace tfmpi::mpi {
 int CanShrink(char* error) {
   const char* why = nullptr;
   if (!GetState().ulfm.Load()) {
-    why = "this MPI has no fault tolerance (ULFM), as Open MPI 5 has";
+    why = "this MPI has no fault tolerance (ULFM); Open MPI 5 has";
   } else if (!Ulfm::IsOn()) {
-    why = "the job was started without fault tolerance, as mpirun --with-ft ulfm starts it";
+    why = "the job was started without fault tolerance (mpirun --with-ft ulfm)";
   }
   if (why == nullptr) {
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -29,7 +29,7 @@ int CanShrink(char* error) {
 int HasFailedRank() {
   const State& state = GetState();
   int found = 0;
-  // MPI learns of deaths, and of what is revoked, when it is called.
+  // MPI learns of deaths and revocations only while it is called.
   if (state.control != MPI_COMM_NULL && MPI_Iprobe(MPI_ANY_SOURCE, kControlTag, state.control,
                                                    &found, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
     return 1;
@@ -48,7 +48,7 @@ int Agree(int32_t yes, double seconds, int32_t* all, char* error) {
     }
   }
   const TimePoint deadline = DeadlineIn(seconds);
-  static int flag;  // of one that times out, it may still be written
+  static int flag;  // an agreement that has timed out may still write to it
   flag = yes;
   MPI_Request request = MPI_REQUEST_NULL;
   int result = state.ulfm.Agree(state.data.comm, &flag, &request);
@@ -56,7 +56,7 @@ int Agree(int32_t yes, double seconds, int32_t* all, char* error) {
   for (int done = 0; result == MPI_SUCCESS && !done; backoff.Pause()) {
     result = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     if (result == MPI_SUCCESS && !done && Clock::now() >= deadline) {
-      return TimedOut("the agreement of those that are left", error);
+      return TimedOut("the agreement of the survivors", error);
     }
   }
   *all = result == MPI_SUCCESS && flag != 0 ? 1 : 0;
@@ -65,7 +65,7 @@ int Agree(int32_t yes, double seconds, int32_t* all, char* error) {
 
 int Regroup(TfMpiTransportInfo* info, char* error) {
   State& state = GetState();
-  // MPI holds addresses until it has done with them, which nobody tells any more.
+  // MPI keeps the addresses until the sends are complete, which it can no longer report.
   new std::list<Outgoing>(std::move(state.outgoing));
   state.outgoing = std::list<Outgoing>();
   for (PairwiseAllreduce& exchange : state.exchanges) exchange.Abandon();

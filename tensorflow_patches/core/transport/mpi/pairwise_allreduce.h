@@ -1,7 +1,7 @@
-// A sum over all ranks by point-to-point messages, a chunk at a time. For mpi_*.cc alone.
+// A sum over all ranks by point-to-point messages, chunk by chunk. Only for mpi_*.cc.
 //
-// Each rank reduces its share of a chunk, which every other rank sends to it, and sends the result
-// to all. Open MPI's MPI_Iallreduce takes longer (docs/decisions/008), and its blocking
+// Every rank sends each other rank its share of a chunk; each rank reduces its own share and sends
+// the result to all. Open MPI's MPI_Iallreduce takes longer (docs/decisions/008), and its blocking
 // MPI_Allreduce cannot end at a deadline. All calls on the communication thread.
 
 #ifndef TFMPI_CORE_TRANSPORT_MPI_PAIRWISE_ALLREDUCE_H_
@@ -16,14 +16,14 @@
 
 namespace tfmpi {
 
-// Between whom.
+// The ranks that exchange.
 struct Group {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   int size = 1;
 };
 
-// One chunk under way. All ranks start the same chunks in the same order on the exchange of one
+// One chunk in flight. All ranks start the same chunks in the same order on the exchange with one
 // tag. Returns MPI's error codes.
 class PairwiseAllreduce {
  public:
@@ -31,7 +31,8 @@ class PairwiseAllreduce {
 
   bool busy() const { return stage_ != Stage::kIdle; }
 
-  // Its group is no more. What is under way may still be written to, so that memory stays.
+  // The group no longer exists. MPI may still write to the memory of pending messages, so it is
+  // kept.
   void Abandon() {
     if (!busy()) return;
     new std::vector<char>(std::move(received_));
@@ -41,14 +42,14 @@ class PairwiseAllreduce {
     stage_ = Stage::kIdle;
   }
 
-  // `in` may equal `out`; both stay the caller's and untouched until busy() is false.
+  // `in` may equal `out`. Both belong to the caller, who must not touch them until busy() is false.
   int Start(const Group& group, const Reduction& reduction, const char* in, char* out) {
     group_ = group;
     reduction_ = reduction;
     element_ = SizeOf(reduction.type);
     out_ = out;
     const size_t mine = Bytes(group.rank);
-    received_.resize(mine * (group.size - 1));  // never given back: page faults cost
+    received_.resize(mine * (group.size - 1));  // never shrunk: page faults are expensive
     sources_.resize(group.size);
     sources_[group.rank] = in + Offset(group.rank);
     requests_.clear();
@@ -68,7 +69,7 @@ class PairwiseAllreduce {
     return MPI_SUCCESS;
   }
 
-  // Does what can be done without waiting; `moved` is set if that was anything.
+  // Does whatever it can without waiting; sets `moved` if that was anything.
   int Advance(bool* moved) {
     int done = 0;
     int result = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
@@ -91,7 +92,7 @@ class PairwiseAllreduce {
   size_t Offset(int share) const { return First(share) * element_; }
   size_t Bytes(int share) const { return Count(share) * element_; }
 
-  // As bytes: MPI need not know the type, it reduces nothing.
+  // As bytes: MPI need not know the type, since it reduces nothing.
   int Receive(char* to, int share, int from, int tag) {
     requests_.push_back(MPI_REQUEST_NULL);
     return MPI_Irecv(to, static_cast<int>(Bytes(share)), MPI_BYTE, from, tag, group_.comm,
@@ -121,14 +122,14 @@ class PairwiseAllreduce {
     return MPI_SUCCESS;
   }
 
-  const int tag_;  // and the next
+  const int tag_;  // and the next one
   Stage stage_ = Stage::kIdle;
   Group group_;
   Reduction reduction_;
   size_t element_ = 1;
   char* out_ = nullptr;
-  std::vector<char> received_;        // this rank's share, from every other rank
-  std::vector<const void*> sources_;  // this rank's share, of every rank
+  std::vector<char> received_;        // this rank's share, from all other ranks
+  std::vector<const void*> sources_;  // this rank's share, of all ranks
   std::vector<MPI_Request> requests_;
 };
 

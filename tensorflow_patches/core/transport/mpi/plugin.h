@@ -1,7 +1,7 @@
-// The C interface of a transport in a library of its own, loaded when averaging is on.
+// The C interface of a transport in its own library, loaded when averaging is on.
 //
-// It names no MPI type, so one core serves every MPI: each MPI ABI has one small library that
-// exports `tfmpi_transport_get`. All functions return one of TfMpiTransportResult; on anything but
+// It names no MPI type, so one core works with every MPI: each MPI ABI has one small library that
+// exports `tfmpi_transport_get`. All functions return a TfMpiTransportResult; on anything but
 // kTfMpiOk they write one line into `error` (always NUL-terminated). Threads: `init` and `finalize`
 // on the thread that starts and stops the engine, all others on the communication thread.
 
@@ -32,7 +32,7 @@ enum TfMpiGroup {
 
 struct TfMpiTransportInfo {
   int32_t rank, size, local_rank, local_size, nodes;
-  int32_t cores;      // that the ranks of this node may use together
+  int32_t cores;      // that the ranks of this node can use together
   int32_t rails;      // 1: every node has the same number of ranks
   char library[256];  // the MPI library and its version, one line
 };
@@ -44,7 +44,7 @@ struct TfMpiReduction {
   double scale;
 };
 
-// Memory of a GPU, or of the host.
+// Memory of a GPU or of the host.
 struct TfMpiPart {
   void* data;
   size_t bytes;
@@ -52,24 +52,25 @@ struct TfMpiPart {
 
 struct TfMpiTransport {
   uint32_t abi;  // TFMPI_TRANSPORT_ABI of the header it was compiled with
-  // MPI_Init, which waits for all ranks. Sets rank, size and library; then messages may be sent.
-  // `goes_on`: without ranks that die, see below.
+  // MPI_Init, which waits for all ranks. Sets rank, size and library; messages may be sent after
+  // it. `goes_on`: 1 if the ranks continue after deaths, see below.
   int (*init)(int32_t goes_on, struct TfMpiTransportInfo* info, char* error);
-  // Collective over all ranks, which have to give the same: 0 for the nodes as they are, else so
-  // many ranks, in their order, count as one. Sets the rest of `info`.
+  // Collective over all ranks, which must pass the same value: 0 for the actual nodes, otherwise so
+  // many consecutive ranks count as a node. Sets the rest of `info`.
   int (*split)(int32_t ranks_per_node, struct TfMpiTransportInfo* info, char* error);
-  // Collective over the node: `bytes` of memory that its ranks share, whose first `zeroed` are 0,
-  // until `finalize`. Writes the node's ranks, ascending, into `ranks` (local_size of them).
+  // Collective over the node: `bytes` of memory shared by its ranks, the first `zeroed` of which
+  // are 0, valid until `finalize`. Writes the node's ranks, ascending, into `ranks` (local_size of
+  // them).
   int (*map_node)(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* error);
   int (*send)(int32_t peer, const void* data, size_t bytes, char* error);
-  // Sets *source to -1 when no message waits, else to its sender and *bytes to its length.
+  // Sets *source to the sender and *bytes to the length of the next message; -1 if there is none.
   int (*probe)(int32_t* source, size_t* bytes, char* error);
-  // Receives the message that the last probe announced.
+  // Receives the message that the last probe returned.
   int (*receive)(void* data, size_t bytes, char* error);
-  // `seconds` until the deadline.
+  // `seconds`: until the deadline.
   int (*allreduce)(int32_t group, const void* in, void* out, const struct TfMpiReduction* reduction,
                    double seconds, char* error);
-  // The library's own and nothing else; no scale. `seconds` < 0: no deadline, by MPI_Allreduce,
+  // The library's own operation, without a scale. `seconds` < 0: no deadline, by MPI_Allreduce,
   // which blocks; else by MPI_Iallreduce.
   int (*plain_allreduce)(const void* in, void* out, const struct TfMpiReduction* reduction,
                          double seconds, char* error);
@@ -77,25 +78,25 @@ struct TfMpiTransport {
   int (*broadcast)(void* data, size_t bytes, int32_t root, double seconds, char* error);
   int (*finalize)(char* error);
 
-  // Going on without ranks that die. After `init`: whether this MPI, as it was started, can; the
-  // others may only be called if so. All but `has_failed_rank` are collective over the living
-  // ranks.
+  // Continuing after deaths. After `init`: whether this MPI, as it was started, supports it; the
+  // other functions may only be called if it does. All but `has_failed_rank` are collective over
+  // the living ranks.
   int (*can_shrink)(char* error);
-  // 1: a rank has died, or one that knows of it has called `agree` with 0.
+  // 1: a rank has died, or one that knows of a death has called `agree` with 0.
   int (*has_failed_rank)(void);
-  // *all: every living rank gave 1, and none had died.
+  // *all: 1 if every living rank passed 1 and none had died.
   int (*agree)(int32_t yes, double seconds, int32_t* all, char* error);
-  // The living ranks become the group, in their order; as `init` does. `split` and `map_node`
-  // follow. On failure `agree` can be called all the same.
+  // The living ranks become the group, in the same order; like `init`, and followed by `split` and
+  // `map_node`. After a failure `agree` may still be called.
   int (*regroup)(struct TfMpiTransportInfo* info, char* error);
 
-  // Memory of GPUs; GpuMessages (core/transport/gpu_messages.h) has the contract. 1: this library
-  // says of itself that it takes such memory, of NVIDIA's. After `init`.
+  // GPU memory; for the contract see GpuMessages (core/transport/gpu_messages.h). Returns 1 if the
+  // library reports support for memory of NVIDIA GPUs. After `init`.
   int (*takes_gpu_memory)(void);
-  // `to` and `from` have a part for each rank.
+  // `to` and `from` have one part per rank.
   int (*start_exchange)(int32_t lane, const struct TfMpiPart* to, const struct TfMpiPart* from,
                         char* error);
-  // *ended: 1 if all that was started on the lane has ended.
+  // *ended: 1 if everything started on the lane has ended.
   int (*test_exchange)(int32_t lane, int32_t* ended, char* error);
 };
 

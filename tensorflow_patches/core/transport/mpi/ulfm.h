@@ -1,6 +1,7 @@
-// What an MPI with fault tolerance (ULFM) does when processes die. For mpi_*.cc alone.
+// The functions of an MPI with fault tolerance (ULFM) for the death of processes. Only for
+// mpi_*.cc.
 //
-// Found at run time: older releases of the same ABI lack it. Communication thread.
+// Looked up at run time: older releases with the same ABI lack them. Communication thread.
 
 #ifndef TFMPI_CORE_TRANSPORT_MPI_ULFM_H_
 #define TFMPI_CORE_TRANSPORT_MPI_ULFM_H_
@@ -14,7 +15,7 @@ namespace tfmpi {
 
 class Ulfm {
  public:
-  // Whether the library has it. Only Open MPI's own handles are what its functions take.
+  // Whether the library has them. The functions accept Open MPI's handles only.
   bool Load() {
 #ifdef OMPI_MAJOR_VERSION
     return Find("MPIX_Comm_revoke", &revoke_) && Find("MPIX_Comm_is_revoked", &is_revoked_) &&
@@ -24,7 +25,7 @@ class Ulfm {
     return false;
 #endif
   }
-  // Whether this job was started with it: else the launcher ends all when one dies.
+  // Whether this job was started with fault tolerance: otherwise the launcher ends it at a death.
   static bool IsOn() {
     int provided = 0;
     if (MPI_T_init_thread(MPI_THREAD_SINGLE, &provided) != MPI_SUCCESS) return false;
@@ -33,7 +34,7 @@ class Ulfm {
     bool is_on = false;
     if (MPI_T_cvar_get_index("mpi_ft_enable", &index) == MPI_SUCCESS &&
         MPI_T_cvar_handle_alloc(index, nullptr, &enabled, &length) == MPI_SUCCESS) {
-      int64_t value[2] = {};  // a bool, or an int
+      int64_t value[2] = {};  // receives a bool or an int
       is_on = MPI_T_cvar_read(enabled, value) == MPI_SUCCESS && value[0] != 0;
       MPI_T_cvar_handle_free(&enabled);
     }
@@ -56,7 +57,7 @@ class Ulfm {
     MPI_Group_free(&failed);
     return size != 0;
   }
-  // Both work on what is revoked.
+  // Both work on a revoked communicator.
   int Shrink(MPI_Comm comm, MPI_Comm* smaller) const { return shrink_(comm, smaller); }
   int Agree(MPI_Comm comm, int* flag, MPI_Request* request) const {
     return agree_(comm, flag, request);

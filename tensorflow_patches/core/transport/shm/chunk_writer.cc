@@ -9,7 +9,7 @@ StoreTrials::Way StoreTrials::Next(size_t bytes) {
     --wait_;
     return Way::kBestKnown;
   }
-  return Way::kTryCached;  // of another size than the one before: that one found no partner
+  return Way::kTryCached;  // the previous trial copy had another size and cannot be compared
 }
 
 void StoreTrials::Record(size_t bytes, Clock::duration time) {
@@ -27,7 +27,7 @@ void StoreTrials::Record(size_t bytes, Clock::duration time) {
     streams_ = streams;
     contradicted_ = false;
   } else {
-    // A copy that was interrupted is slow once: looked at again before anything is changed.
+    // An interrupted copy is slow only once, so a second trial must confirm it.
     contradicted_ = true;
     wait_ = 0;
   }

@@ -1,10 +1,10 @@
-// How a rank writes what its peers read: through its caches, or past them.
+// How a rank writes what its peers read: through its caches, or bypassing them.
 //
-// Where the cores of two ranks share a cache, a line is quickest written where it lies, and read
-// from there. Where they do not (other chiplets, other sockets), it must first be taken back from
-// the core that has read it; past the caches, whole lines are written without that. Each rank finds
-// out for itself, by timing a chunk in both ways now and then: a virtual machine's cores may be
-// near each other in one minute and far in the next. docs/decisions/024 has the times.
+// If the cores of two ranks share a cache, a line is fastest written and read in that cache. If
+// they do not (other chiplets, other sockets), the line must first be taken back from the core that
+// has read it; writes that bypass the caches avoid that for whole lines. Each rank decides by
+// itself, timing a chunk both ways from time to time: the cores of a virtual machine may be near
+// each other in one minute and far apart in the next. docs/decisions/024 has the times.
 //
 // Communication thread only.
 
@@ -19,16 +19,16 @@
 
 namespace tfmpi {
 
-// kAuto: as each rank finds out, an extra; kCached without it. kStreamed is for tests.
+// kAuto: each rank decides, if that extra is on; otherwise like kCached. kStreamed is for tests.
 enum class Stores { kAuto = 0, kCached = 1, kStreamed = 2 };
 
-// Judges by the time of two copies of one size, one after the other. Takes times as arguments, so
-// tests need no clock.
+// Compares the times of two consecutive copies of one size. Times are arguments, so tests need no
+// clock.
 class StoreTrials {
  public:
   enum class Way { kBestKnown, kTryCached, kTryStreamed };
 
-  // How the next chunk is to be written: one that is tried is to be timed, and Record called.
+  // How to write the next chunk. If it is a trial, time it and call Record.
   Way Next(size_t bytes);
   void Record(size_t bytes, Clock::duration time);
   bool streams() const { return streams_; }
@@ -36,16 +36,16 @@ class StoreTrials {
   static constexpr int kBetween = 128;  // chunks
 
  private:
-  // Smaller ones take as long as the clock is exact.
+  // Smaller chunks take no longer than the resolution of the clock.
   static constexpr size_t kMinBytes = size_t{4} << 10;
-  // Cores that share a cache take less than that, others more.
+  // Cores that share a cache take less than this factor, others more.
   static constexpr int kTimesSlower = 4;
 
   bool streams_ = false;
-  bool contradicted_ = false;  // the last trial was against streams_
-  size_t cached_bytes_ = 0;    // 0: no cached copy has been timed in this trial
-  Clock::duration cached_{};   // the time of it
-  int wait_ = 0;               // chunks until the next trial; or until this one is given up
+  bool contradicted_ = false;  // the last trial contradicted streams_
+  size_t cached_bytes_ = 0;    // 0: this trial has not timed a cached copy yet
+  Clock::duration cached_{};   // the time of the cached copy
+  int wait_ = 0;               // chunks until the next trial, or until this one is abandoned
 };
 
 class ChunkWriter {
@@ -54,18 +54,18 @@ class ChunkWriter {
 
   explicit ChunkWriter(Stores stores) : stores_(stores) {}
 
-  // Whether so much at a time is to be written past the caches.
+  // Whether to bypass the caches for a chunk of this size.
   bool Streams(size_t bytes) const {
     if (stores_ == Stores::kAuto) return trials_.streams() && bytes >= kMinStreamed;
     return stores_ == Stores::kStreamed;
   }
 
-  // How the next chunk, of `bytes` bytes, is to be written: to be given to Put.
+  // How to write the next chunk, of `bytes` bytes. Pass the plan to Put.
   struct Plan {
     size_t bytes;
     bool streams;
     bool timed;
-    // Who makes the data may make it in the slot.
+    // Whether the data may be produced directly in the slot.
     bool needs_no_copy() const { return !streams && !timed; }
   };
   Plan Next(size_t bytes) {
@@ -74,7 +74,7 @@ class ChunkWriter {
     if (way == Way::kBestKnown) return {bytes, Streams(bytes), false};
     return {bytes, way == Way::kTryStreamed, true};
   }
-  // `write`, given a Copy, copies the chunk into the slot.
+  // `write` is called with a Copy, with which it copies the chunk into the slot.
   template <typename Write>
   void Put(const Plan& plan, const Write& write) {
     const TimePoint start = plan.timed ? Clock::now() : TimePoint();
@@ -88,7 +88,7 @@ class ChunkWriter {
   }
 
  private:
-  // Of fewer, the wait until they are in memory is the most.
+  // For smaller chunks, most of the time is the wait until they are in memory.
   static constexpr size_t kMinStreamed = size_t{2} << 10;
 
   static void CachedCopy(void* to, const void* from, size_t bytes) {

@@ -33,7 +33,7 @@ Status NodeBuffers::Make(NodeCollectives* node, const Options& options, TimePoin
     if (why->empty()) *why = "another rank of the node cannot map it";
     return status;
   }
-  if (!options.map) madvise(memory, bytes, MADV_DONTFORK);  // a child of this rank is none
+  if (!options.map) madvise(memory, bytes, MADV_DONTFORK);  // a child process is not a rank
   *made = std::move(buffers);
   return status;
 }
@@ -42,8 +42,8 @@ NodeBuffers::~NodeBuffers() {
   if (memory_ != nullptr && !options_.map) UnmapSegment(memory_, bytes());
 }
 
-// Two waits of the node where nodes are several: nobody may read a share before it has been
-// between them.
+// With several nodes, the node waits twice: no rank may read a share before it has been reduced
+// between nodes.
 Status NodeBuffers::Allreduce(size_t offset, const Reduction& reduction, TimePoint deadline) {
   Reduction inside = reduction;
   if (options_.between) inside.scale = 1;

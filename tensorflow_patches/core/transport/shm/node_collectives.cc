@@ -11,20 +11,20 @@
 namespace tfmpi {
 namespace {
 
-// A peer that is at work in the same operation comes within this time; sleeping and being woken
-// take about as long.
+// A peer that works on the same operation arrives within this time; sleeping and being woken take
+// about as long.
 constexpr std::chrono::microseconds kSpin{30};
-// Nobody notifies when a process dies: the deadline is looked at this often.
+// The death of a process notifies no rank: the deadline is checked this often.
 constexpr std::chrono::milliseconds kLongestWait{50};
-// ... and so often where a death is no end.
+// As above, if the ranks continue after deaths.
 constexpr std::chrono::milliseconds kLongestShrinkWait{5};
-// Reduced, then copied for the peers while it is in the first-level cache.
+// Reduced, then copied for the peers while still in the first-level cache.
 constexpr size_t kReducedAtOnce = size_t{8} << 10;
 
 }  // namespace
 
-// How a tensor of `count` elements is cut: a share for each rank, and each share into blocks, of
-// which one chunk holds one of every share, as a slot does.
+// How a tensor of `count` elements is split: a share for each rank, and each share into blocks. A
+// chunk, and a slot, contains one block of every share.
 struct NodeCollectives::Shares {
   Shares(const NodeCollectives& node, size_t count, size_t element)
       : node(node), count(count), element(element) {
@@ -38,7 +38,7 @@ struct NodeCollectives::Shares {
     chunks = (largest + per_block - 1) / per_block;
   }
 
-  // Elements of block `chunk` of the share of `rank`.
+  // The first element of block `chunk` in the share of `rank`.
   size_t Start(int rank, uint64_t chunk) const {
     return std::min(node.ShareStart(count, rank) + chunk * per_block,
                     node.ShareStart(count, rank + 1));
@@ -47,12 +47,12 @@ struct NodeCollectives::Shares {
     return Start(rank, chunk + 1) - Start(rank, chunk);
   }
   size_t Bytes(int rank, uint64_t chunk) const { return Count(rank, chunk) * element; }
-  // Where in the tensor, and where in a slot, that block lies.
+  // The offset of that block in the tensor and in a slot.
   size_t Offset(int rank, uint64_t chunk) const { return Start(rank, chunk) * element; }
   size_t InSlot(int rank) const { return rank * block; }
 
-  // This rank's part of the other ranks' shares of a chunk, into its slot; `number`: of the chunk,
-  // over all operations.
+  // Copies this rank's part of the other ranks' shares of a chunk into its slot. `number`: of the
+  // chunk, over all operations.
   void PutOthers(ChunkWriter::Copy copy, const char* from, uint64_t chunk, uint64_t number) const {
     const NodeMemory& memory = node.memory_;
     char* const slot = memory.slot(memory.rank(), number);
@@ -60,12 +60,12 @@ struct NodeCollectives::Shares {
       if (r != memory.rank()) copy(slot + InSlot(r), from + Offset(r, chunk), Bytes(r, chunk));
     }
   }
-  // About as much.
+  // Approximately.
   size_t BytesOfOthers(uint64_t chunk) const {
     const NodeMemory& memory = node.memory_;
     return Bytes(memory.rank(), chunk) * static_cast<size_t>(memory.ranks() - 1);
   }
-  // Where each rank's part of this rank's share lies.
+  // Finds each rank's part of this rank's share.
   void FindMine(const char* from, uint64_t chunk, uint64_t number,
                 std::vector<const void*>* sources) const {
     const NodeMemory& memory = node.memory_;
@@ -75,7 +75,7 @@ struct NodeCollectives::Shares {
     }
     (*sources)[memory.rank()] = from + Offset(memory.rank(), chunk);
   }
-  // The other ranks' shares, from their slots.
+  // Copies the other ranks' shares from their slots.
   void TakeOthers(char* to, uint64_t chunk, uint64_t number) const {
     const NodeMemory& memory = node.memory_;
     for (int r = 0; r < memory.ranks(); ++r) {
@@ -94,7 +94,7 @@ struct NodeCollectives::Shares {
 };
 
 size_t NodeCollectives::ShareStart(size_t count, int rank) const {
-  // Whole cache lines of the widest type, so that no two ranks write to one.
+  // Whole cache lines even for the widest type, so that no two ranks write to the same line.
   constexpr size_t kGrain = 16;
   const size_t grains = (count + kGrain - 1) / kGrain;
   return std::min(count, grains * rank / memory_.ranks() * kGrain);
@@ -111,14 +111,15 @@ bool NodeCollectives::AllPeersPast(Counter counter, uint64_t chunks) const {
   return true;
 }
 
-// Every stage of every chunk as soon as it can be; of what can be, the oldest chunk first, which is
-// still in the cache. `reduces`: what is taken was made by a peer after all had put their parts.
+// Executes every stage of every chunk as soon as possible; of several, the oldest chunk first,
+// which is still in the cache. `reduces`: what is taken was produced by a peer after all had put
+// their parts.
 template <typename Put, typename Reduce, typename Take>
 Status NodeCollectives::Run(uint64_t chunks, bool reduces, const Put& put, const Reduce& reduce,
                             const Take& take, TimePoint deadline) {
   RankState& mine = memory_.mine();
   uint64_t to_put = 0, to_reduce = reduces ? 0 : chunks, to_take = 0;
-  // Whoever waits inside an operation waits until all have come so far: the last one notifies.
+  // A rank that waits inside an operation waits until all are that far, so the last one notifies.
   const auto publish = [&](std::atomic<uint64_t> RankState::*counter, uint64_t done) {
     (mine.*counter).store(base_ + done, std::memory_order_seq_cst);
     if (AllPeersPast(counter, base_ + done)) memory_.NotifyPeers(SleepState::kInside);
@@ -159,7 +160,7 @@ Status NodeCollectives::Run(uint64_t chunks, bool reduces, const Put& put, const
     }
   }
   base_ += chunks;
-  // For ranks whose operation skips a stage, too; who waits inside one skips what its peers skip.
+  // Also for ranks whose operation skips a stage: a rank that waits there must not wait for it.
   mine.put.store(base_, std::memory_order_release);
   mine.reduced.store(base_, std::memory_order_release);
   return Status();

@@ -1,10 +1,10 @@
 // Collectives between the ranks of one node, through the memory they share.
 //
-// A tensor is cut into one share per rank, and travels in chunks that stay in the caches: every
-// rank puts what is not its own share into its slot, reduces its own share from its memory and the
-// peers' slots, and takes the other shares from theirs. Nobody waits for a peer while there is
-// anything to do for another chunk. All calls on the communication thread, by all ranks of the node
-// in one order; the caller owns all buffers. After a failure the node's memory is of no more use.
+// A tensor is split into one share per rank and processed in chunks that stay in the caches: every
+// rank puts everything but its own share into its slot, reduces its own share from its memory and
+// the peers' slots, and takes the other shares from theirs. No rank waits for a peer while it can
+// work on another chunk. All calls on the communication thread, by all ranks of the node in the
+// same order; the caller owns all buffers. After a failure the node's memory is unusable.
 
 #ifndef TFMPI_CORE_TRANSPORT_SHM_NODE_COLLECTIVES_H_
 #define TFMPI_CORE_TRANSPORT_SHM_NODE_COLLECTIVES_H_
@@ -22,7 +22,8 @@ namespace tfmpi {
 
 class NodeCollectives {
  public:
-  // `has_failed_rank`: looked at where an operation waits long, which then fails. May be null.
+  // `has_failed_rank`: checked when an operation waits long; if true the operation fails. May be
+  // null.
   explicit NodeCollectives(const NodeMemory& memory, Stores stores = Stores::kAuto,
                            std::function<bool()> has_failed_rank = nullptr)
       : memory_(memory), writer_(stores), has_failed_rank_(std::move(has_failed_rank)) {}
@@ -30,28 +31,28 @@ class NodeCollectives {
   int rank() const { return memory_.rank(); }
   int ranks() const { return memory_.ranks(); }
 
-  // `in` may equal `out`. Every rank gets the same bits: each element is reduced once, in the order
-  // of the ranks.
+  // `in` may equal `out`. Every rank gets the same bits: each element is reduced once, in rank
+  // order.
   Status Allreduce(const void* in, void* out, const Reduction& reduction, TimePoint deadline);
 
-  // The two halves of an allreduce: after the first, `out` holds this rank's share, and nothing
-  // else of use; before the second, `data` must hold it.
+  // The two halves of an allreduce. After the first, only this rank's share of `out` is valid; the
+  // second expects it in `data`.
   Status ReduceScatter(const void* in, void* out, const Reduction& reduction, TimePoint deadline);
   Status AllgatherShares(void* data, size_t count, DataType type, TimePoint deadline);
-  // First element of the share of `rank`; that of the rank after the last is `count`.
+  // The first element of a rank's share; for the rank after the last one, `count`.
   size_t ShareStart(size_t count, int rank) const;
 
-  // Of data that lies in memory which all ranks see: rank r's at `data[r]`. Reduces this rank's
-  // share, from all into its own. When it returns, all ranks have done so.
+  // For data in memory that all ranks can access, rank r's at `data[r]`. Reduces this rank's share
+  // of all of them into its own data. On return all ranks have done so.
   Status ReduceInPlace(const std::vector<char*>& data, const Reduction& reduction,
                        TimePoint deadline);
-  // Until all ranks of the node have called it.
+  // Returns after all ranks of the node have called it.
   Status Barrier(TimePoint deadline);
 
-  // `bytes[r]` from the node's rank r; `out` holds them one after another.
+  // `bytes[r]` bytes come from the node's rank r; `out` receives them in rank order.
   Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes, TimePoint deadline);
-  // `rows[r]` of the node's rank r, none larger than a slot. Read into the slots, and taken from
-  // there.
+  // `rows[r]` rows come from the node's rank r; a row must fit into a slot. They are put into the
+  // slots and taken from there.
   Status SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes, RowAccess* access,
                          TimePoint deadline);
   Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline);
@@ -63,7 +64,7 @@ class NodeCollectives {
   template <typename Put, typename Reduce, typename Take>
   Status Run(uint64_t chunks, bool reduces, const Put& put, const Reduce& reduce, const Take& take,
              TimePoint deadline);
-  // `count` elements of sources_ to `out` and, for the peers, to `slot`.
+  // Reduces `count` elements of sources_ into `out` and, for the peers, into `slot`.
   void ReduceForAll(const Reduction& reduction, size_t count, char* out, char* slot);
   template <typename Counter>
   bool AllPeersPast(Counter counter, uint64_t chunks) const;
@@ -73,7 +74,7 @@ class NodeCollectives {
   ChunkWriter writer_;
   const std::function<bool()> has_failed_rank_;
   std::vector<const void*> sources_;
-  std::vector<char> rows_;  // of a chunk, until they are copied into the slot
+  std::vector<char> rows_;  // of a chunk, before they are copied into the slot
 };
 
 }  // namespace tfmpi

@@ -33,8 +33,8 @@ void FutexWake(std::atomic<uint32_t>* word) {
 
 }  // namespace
 
-// Both counts can be anything if a process that has no part in this has written here; nothing
-// beside the ring may be touched all the same.
+// Both counters can have any value if an unrelated process has written here; even then nothing
+// outside the ring may be accessed.
 size_t ControlRing::Write(const char* from, size_t bytes) {
   const uint64_t start = written.load(std::memory_order_relaxed);
   const uint64_t used = start - read.load(std::memory_order_acquire);
@@ -90,7 +90,7 @@ SpinWait::SpinWait(const NodeMemory& memory, SleepState sleep, Clock::duration s
     : memory_(memory), sleep_(sleep), spin_(memory.crowded() ? Clock::duration::zero() : spin) {}
 
 bool SpinWait::Pause(Clock::duration limit) {
-  constexpr int kPollsPerLook = 32;  // at the clock
+  constexpr int kPollsPerLook = 32;  // polls between two reads of the clock
   if (sleeping_) {
     FutexWait(&memory_.mine().notifications, heard_, limit);
     WakeUp();

@@ -1,9 +1,9 @@
 // The memory that the ranks of one node share, and how they wait for each other in it.
 //
-// Who calls: the communication thread of the rank it was made for, but for Wake, which any thread
-// may call. Who owns: whoever maps the memory (MPI, or a test); it is zero before the first rank
-// uses it, and it outlives every NodeMemory on it. All in it is addressed by offset, and every word
-// that two ranks touch is atomic, so ranks may be processes or threads.
+// Called on the communication thread of the rank it was created for, except for Wake, which any
+// thread may call. The memory belongs to whoever maps it (MPI, or a test); it is zero before the
+// first rank uses it, and outlives every NodeMemory. Everything in it is addressed by offset, and
+// every word that two ranks access is atomic, so ranks may be processes or threads.
 
 #ifndef TFMPI_CORE_TRANSPORT_SHM_NODE_MEMORY_H_
 #define TFMPI_CORE_TRANSPORT_SHM_NODE_MEMORY_H_
@@ -23,33 +23,33 @@ inline constexpr size_t kCacheLine = 64;
 struct ControlRing {
   static constexpr size_t kBytes = size_t{32} << 10;
 
-  alignas(kCacheLine) std::atomic<uint64_t> written;  // bytes so far; the writer's
-  alignas(kCacheLine) std::atomic<uint64_t> read;     // bytes so far; the reader's
+  alignas(kCacheLine) std::atomic<uint64_t> written;  // bytes so far, set by the writer
+  alignas(kCacheLine) std::atomic<uint64_t> read;     // bytes so far, set by the reader
   alignas(kCacheLine) char data[kBytes];
 
-  // Both move what they can without waiting, and say how much that was.
+  // Both move what they can without waiting, and return the number of bytes.
   size_t Write(const char* from, size_t bytes);
   size_t Read(char* to, size_t bytes);
   size_t Readable() const;
 };
 
-// Of a rank: what it must be notified for.
+// What a sleeping rank must be notified of.
 enum class SleepState : uint32_t {
   kAwake = 0,  // nothing
   kBetween,    // between two operations: messages, votes, requests
-  kInside,     // in an operation: what peers have done in it, too
+  kInside,     // inside an operation: additionally the progress of peers in it
 };
 
-// What one rank says of itself. Counts go up for as long as the group lives, over all operations.
+// What one rank publishes. Counters only increase, over all operations of the group.
 struct RankState {
   // Written by this rank, read by its peers.
-  alignas(kCacheLine) std::atomic<uint64_t> put;  // chunks whose data lies in its slots
+  alignas(kCacheLine) std::atomic<uint64_t> put;  // chunks whose data is in its slots
   std::atomic<uint64_t> reduced;                  // chunks whose share it has reduced
-  std::atomic<uint64_t> taken;                    // chunks it needs no peer's slot for any more
-  // A futex, notified by peers when something changed that its owner sleeps for.
+  std::atomic<uint64_t> taken;  // chunks for which it needs no peer's slot any more
+  // A futex; peers notify it after a change for which its owner sleeps.
   alignas(kCacheLine) std::atomic<uint32_t> notifications;
   std::atomic<SleepState> sleep_state;
-  // Of the node's first rank alone: Transport::SharedWord.
+  // Used only in the node's first rank: Transport::SharedWord.
   alignas(kCacheLine) std::atomic<uint64_t> word;
   alignas(kCacheLine) std::atomic<int64_t> numbers[Transport::kSharedNumbers];
   ControlRing to_leader;
@@ -58,14 +58,14 @@ struct RankState {
 
 class NodeMemory {
  public:
-  // Chunks of one operation that a rank may be ahead of its slowest peer.
+  // How many chunks of one operation a rank may be ahead of its slowest peer.
   static constexpr size_t kSlots = 4;
 
-  // What `ranks` ranks need in all, and how much of it, from the start, must be zero at first.
+  // The total size for `ranks` ranks, and how much of its beginning must be zero initially.
   static size_t BytesFor(int ranks);
   static size_t BytesToClear(int ranks) { return ranks * sizeof(RankState); }
 
-  // Rank `rank` of the `ranks` ranks of this node, which may use so many cores together.
+  // For rank `rank` of the `ranks` ranks of this node, which can use `cores` cores together.
   NodeMemory(void* memory, int rank, int ranks, int cores);
 
   int rank() const { return rank_; }
@@ -78,14 +78,15 @@ class NodeMemory {
     return slots_ + (rank * kSlots + chunk % kSlots) * slot_bytes_;
   }
 
-  // After a change: wakes those whose sleep is at least so deep. Waking costs both sides some
-  // microseconds, and what peers do in an operation does not concern who has left it.
+  // Call it after a change: wakes ranks that sleep at least this deeply. Waking costs both sides
+  // some microseconds, and the progress inside an operation does not concern ranks that have left
+  // it.
   void Notify(int rank, SleepState least = SleepState::kBetween) const;
   void NotifyPeers(SleepState least) const;
-  // Any thread: ends the sleep of this rank's communication thread, or prevents the next.
+  // Any thread: ends the sleep of this rank's communication thread, or prevents its next one.
   void Wake() const { Notify(rank_); }
 
-  // More ranks than cores: who spins keeps from running whom it waits for.
+  // There are more ranks than cores: a rank that spins may keep the rank it waits for from running.
   bool crowded() const { return crowded_; }
 
  private:
@@ -97,23 +98,24 @@ class NodeMemory {
   const bool crowded_;
 };
 
-// A wait for something that the caller looks for between two pauses: polls a while, then sleeps
+// A wait for a condition that the caller checks between pauses: polls for a while, then sleeps
 // until a peer notifies or `limit` has passed.
 //
 //   SpinWait wait(memory, SleepState::kInside, spin);
 //   while (!there) wait.Pause(limit);
 class SpinWait {
  public:
-  // Polls for `spin` before it sleeps; not at all where cores are scarce.
+  // Polls for `spin` before it sleeps; not at all if cores are scarce.
   SpinWait(const NodeMemory& memory, SleepState sleep, Clock::duration spin);
   ~SpinWait() { WakeUp(); }
   SpinWait(const SpinWait&) = delete;
   SpinWait& operator=(const SpinWait&) = delete;
 
-  // The first pause that would sleep returns at once: what happened before others could know of
-  // the waiter must be looked for again. False where hardly any time has passed.
+  // The first pause that would sleep returns at once: the caller must check once more, since a
+  // change may have come before others could see that it waits. False if hardly any time has
+  // passed.
   bool Pause(Clock::duration limit);
-  // Something was there: polls again before the next sleep.
+  // Something has happened: polls again before the next sleep.
   void Reset();
 
  private:

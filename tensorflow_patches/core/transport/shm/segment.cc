@@ -24,7 +24,7 @@ bool Draw(void* out, size_t bytes) {
   return getrandom(out, bytes, 0) == static_cast<ssize_t>(bytes);
 }
 
-// With the key behind the memory. Closes the file.
+// Includes the key after the memory. Closes the file.
 void* Map(int file, size_t bytes, std::string* why) {
   void* const memory =
       mmap(nullptr, bytes + kKeyBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -35,7 +35,7 @@ void* Map(int file, size_t bytes, std::string* why) {
 
 char* KeyIn(void* memory, size_t bytes) { return static_cast<char*>(memory) + bytes; }
 
-// Of this user's, for this user alone, whole: else the reason.
+// "" if the file belongs to this user alone and is complete; else the reason.
 std::string ReasonToStop(int file, size_t bytes) {
   struct stat status = {};
   if (fstat(file, &status) != 0) return Reason("fstat", errno);
@@ -78,7 +78,7 @@ void* CreateSegment(size_t bytes, SegmentId* id, std::string* why) {
     *why = Reason("shm_open", errno);
     return nullptr;
   }
-  // Allocated at once: a file system that is full is an error here, and a SIGBUS later.
+  // Allocated now: a full file system is an error here, and would be a SIGBUS later.
   if (const int error = posix_fallocate(file, 0, static_cast<off_t>(bytes + kKeyBytes))) {
     *why = Reason("posix_fallocate", error);
     close(file);

@@ -1,8 +1,8 @@
-// A segment of POSIX shared memory, for the ranks of one node and nobody else.
+// A segment of POSIX shared memory for the ranks of one node only.
 //
-// Containers may share /dev/shm and have process numbers of their own, so a name made of one may
-// be another job's. This one is drawn at random; whoever attaches checks owner, mode and size, and
-// a key that the creator has put behind the memory. Any thread; nothing is kept.
+// Containers may share /dev/shm but have process ids of their own, so a name made from a process id
+// may belong to another job. This name is random, and a rank that attaches checks owner, mode and
+// size, and a key that the creator has stored after the memory. Any thread; no state is kept.
 
 #ifndef TFMPI_CORE_TRANSPORT_SHM_SEGMENT_H_
 #define TFMPI_CORE_TRANSPORT_SHM_SEGMENT_H_
@@ -13,16 +13,16 @@
 
 namespace tfmpi {
 
-// What the creator sends to the others: bytes alone.
+// What the creator sends to the other ranks: plain bytes.
 struct SegmentId {
   char name[48];  // "" if there is none
   uint64_t key[2];
 };
 
-// Where this process's segments lie: the host by name, the kernel by its start, /dev/shm by its
-// device. Processes of equal places can attach each other's. No part is enough alone: containers of
-// one host have its kernel and a /dev/shm each, hosts may have one name, and virtual machines that
-// were copied while they ran have one start.
+// Identifies where this process's segments are: the host by name, the kernel by its start time,
+// /dev/shm by its device. Processes with equal places can attach each other's segments. No part is
+// sufficient alone: containers of one host share its kernel but not /dev/shm, hosts may have the
+// same name, and virtual machines copied while running have the same start time.
 struct SegmentPlace {
   char host[72];
   char start[40];
@@ -32,12 +32,12 @@ struct SegmentPlace {
 // All bytes are set, so that places can be compared and sent as bytes.
 SegmentPlace PlaceOfSegments();
 
-// `bytes` of memory. On failure a null pointer, and the reason; the id is then that of none.
+// Creates `bytes` of memory. On failure it returns null with the reason, and an id for no segment.
 void* CreateSegment(size_t bytes, SegmentId* id, std::string* why);
 void* AttachSegment(const SegmentId& id, size_t bytes, std::string* why);
-// What either has given; a null pointer too.
+// For memory from either function; also accepts null.
 void UnmapSegment(void* memory, size_t bytes);
-// By its creator, when all have attached: nobody finds it any more, and what is mapped stays.
+// Called by the creator when all have attached: the segment loses its name, mappings stay valid.
 void RemoveSegment(const SegmentId& id);
 
 }  // namespace tfmpi

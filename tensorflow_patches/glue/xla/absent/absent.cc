@@ -1,5 +1,6 @@
-// In place of the files of xla/ where the wheel of an older TensorFlow, before 2.20, lacks
-// XLA's headers for custom calls: what would average in compiled steps refuses, and trains nothing.
+// Replaces the other files of xla/ if the wheel of an older TensorFlow, before 2.20, lacks XLA's
+// headers for custom calls: everything that would average in compiled steps fails with an error
+// instead.
 
 #include <memory>
 #include <utility>
@@ -39,7 +40,7 @@ CompiledApplyKernel::CompiledApplyKernel(OpKernelConstruction* construction, con
 
 void CompiledApplyKernel::Compute(OpKernelContext* context) { Refuse(context, def()); }
 
-// An extra: nothing is missing without it.
+// An extra: without it everything still works.
 CompiledScatter::CompiledScatter(OpKernelConstruction* construction,
                                  std::unique_ptr<tensorflow::OpKernel> stock)
     : OpKernel(construction), stock_(std::move(stock)) {}
