@@ -32,7 +32,9 @@ def test_an_extra_batch_before_a_save_ends_well(goes_on):
         assert rank["save"]["saved"] == -6.5
         assert rank["save"]["seconds"] < 20  # otherwise it would be half an hour
     assert [rank["save"]["own"] for rank in goes_on.results] == [-6.5, -4.5]
-    assert "has no gradients to contribute; averages are now over the remaining 1" in goes_on.stderr[0]
+    assert (
+        "has no gradients to contribute; averages are now over the remaining 1" in goes_on.stderr[0]
+    )
 
 
 def test_a_rank_that_missed_steps_may_not_train_on(goes_on):
