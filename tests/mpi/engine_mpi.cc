@@ -1,13 +1,13 @@
 // The engine over a real MPI; test_mpi_engine.py starts it under mpirun. It prints "RESULT {json}".
 //
 //   engine_mpi TRANSPORT check        every dtype, count and operation; the order differs by rank
-//   engine_mpi TRANSPORT leave RANK   that rank stops with an error in the midst of training
-//   engine_mpi TRANSPORT kill RANK    that rank dies of SIGKILL in the midst of training
-//   engine_mpi TRANSPORT stop RANK    that rank is stopped (SIGSTOP), as when its machine hangs
-//   engine_mpi TRANSPORT storm SEED   ranks are killed, the others go on; mpirun --with-ft ulfm
-//   engine_mpi TRANSPORT exchange     messages of GPUs' memory, of an MPI that says it takes it
-//   engine_mpi TRANSPORT gpu          sums on simulated GPUs, by such an MPI
-//   engine_mpi TRANSPORT time         the engine against plain MPI, a table on rank 0
+//   engine_mpi TRANSPORT leave RANK   that rank stops with an error during training
+//   engine_mpi TRANSPORT kill RANK    that rank is killed by SIGKILL during training
+//   engine_mpi TRANSPORT stop RANK    that rank is stopped (SIGSTOP), as if its machine hung
+//   engine_mpi TRANSPORT storm SEED   ranks are killed, the others continue; mpirun --with-ft ulfm
+//   engine_mpi TRANSPORT exchange     messages of GPU memory, with a CUDA-aware MPI
+//   engine_mpi TRANSPORT gpu          sums on simulated GPUs, with such an MPI
+//   engine_mpi TRANSPORT time         compares the engine with plain MPI in a table on rank 0
 
 #include <signal.h>
 #include <unistd.h>
@@ -72,7 +72,7 @@ std::vector<ReduceOp> OpsOf(DataType type) {
   return ops;
 }
 
-// Around what the fusion buffer holds, what travels as one message, and what an exchange cuts.
+// Counts around the sizes of the fusion buffer, of a single message, and of an exchange's chunks.
 std::vector<Job> AllJobs(int step) {
   std::vector<Job> jobs;
   for (DataType type : kAllTypes) {
@@ -83,7 +83,7 @@ std::vector<Job> AllJobs(int step) {
             {std::string(Name(type)) + Name(op) + std::to_string(count), type, op, count, step});
       }
     }
-    // More than the fusion buffer, in several chunks; checking so many elements takes its time.
+    // More than the fusion buffer, in several chunks; checking that many elements is slow.
     if (step != 0) continue;
     const ReduceOp op = IsFloating(type) ? ReduceOp::kAverage : ReduceOp::kSum;
     const size_t wire = WireElements(type) * SizeOf(WireType(type));
@@ -110,7 +110,7 @@ void CheckAllreduce(Engine& engine, int step) {
   std::vector<std::future<Status>> endings;
   for (size_t i : order) {
     inputs[i] = MakeInput(jobs[i], rank);
-    // Every other one where it lies.
+    // Every other one in place.
     const bool in_place = i % 2 == 1;
     outputs[i] = in_place ? inputs[i] : std::vector<char>(inputs[i].size(), '\x7b');
     const void* in = in_place ? outputs[i].data() : inputs[i].data();
@@ -148,7 +148,7 @@ void CheckAllgather(Engine& engine, int64_t columns) {
   Expect(out == expected, "allgather: wrong rows");
 }
 
-// Rank r's row i is all r + i.
+// All elements of rank r's row i are r + i.
 class Rows : public RowAccess {
  public:
   Rows(int rank, size_t columns) : rank_(rank), columns_(columns) {}
@@ -218,7 +218,7 @@ void CheckBroadcast(Engine& engine, size_t count) {
   }
 }
 
-// Rank r takes r more steps than rank 0; the average is over those that still have data.
+// Rank r takes r more steps than rank 0; the average is over the ranks that still have data.
 void CheckUnevenSteps(Engine& engine) {
   const Topology& topology = engine.topology();
   for (int step = 0; step < 3 + topology.rank; ++step) {
@@ -275,7 +275,7 @@ void TrainUntilFailure(Engine& engine, int rank, const std::function<void()>& ac
   std::printf("RESULT {\"rank\": %d, \"code\": %d, \"waited\": %.3f, \"message\": \"%s\"}\n",
               engine.topology().rank, static_cast<int>(status.code()), waited, message.c_str());
   std::fflush(nullptr);
-  std::this_thread::sleep_for(seconds(1));  // mpirun ends all ranks when the first is gone
+  std::this_thread::sleep_for(seconds(1));  // mpirun kills all ranks when the first one has exited
   std::_Exit(3);
 }
 

@@ -19,7 +19,7 @@ constexpr char kUntouched = '\x5a';
   std::_Exit(1);
 }
 
-// None, few, and what no MPI sends before it is asked for.
+// Nothing, a few bytes, and more than any MPI sends eagerly.
 size_t BytesOf(int lane, int round, int from, int to) {
   constexpr size_t kSizes[] = {0, 1, 5000, (size_t{3} << 20) + 17, 70000};
   return kSizes[(lane + round * 7 + from * 3 + to) % 5];
@@ -28,7 +28,7 @@ char ByteOf(int lane, int round, int from, int to, size_t i) {
   return static_cast<char>(lane + 31 * round + 57 * from + 101 * to + static_cast<int>(i % 251));
 }
 
-// One rank's side of an exchange of each lane.
+// One rank's part in an exchange on each lane.
 struct Side {
   std::vector<std::vector<char>> sent, received;  // by rank
   std::vector<GpuPart> to, from;
@@ -89,7 +89,7 @@ void RunAll(GpuMessages& messages, const Topology& topology) {
   }
 }
 
-// What has no way through MPI's counts, and a lane that is not free: told, and nothing is sent.
+// A part too large for MPI's counts, and a lane in use, are errors, and nothing is sent.
 std::string RefusalOf(GpuMessages& messages, const Topology& topology, size_t bytes) {
   char byte = 0;
   std::vector<GpuPart> none(topology.size), parts(topology.size);

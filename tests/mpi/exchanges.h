@@ -1,4 +1,4 @@
-// What engine_mpi does with messages of GPUs' memory.
+// The part of engine_mpi that exchanges GPU memory.
 
 #ifndef TFMPI_TESTS_MPI_EXCHANGES_H_
 #define TFMPI_TESTS_MPI_EXCHANGES_H_
@@ -7,9 +7,9 @@
 
 namespace tfmpi {
 
-// Exchanges of all sizes, on all lanes at once, with the host's memory in place of a GPU's: for an
-// MPI that says that it takes GPUs' (says_cuda.cc), it is all one. Prints the result; ends the
-// process where something is wrong.
+// Runs exchanges of all sizes on all lanes at the same time, with host memory instead of a GPU's:
+// an MPI that only claims to be CUDA-aware (says_cuda.cc) does not know the difference. Prints the
+// result; exits if it is wrong.
 void CheckExchanges(Transport& transport);
 
 }  // namespace tfmpi

@@ -1,4 +1,4 @@
-// What engine_mpi does with gradients on GPUs.
+// The part of engine_mpi that averages gradients on GPUs.
 
 #ifndef TFMPI_TESTS_MPI_ON_GPUS_H_
 #define TFMPI_TESTS_MPI_ON_GPUS_H_
@@ -10,9 +10,8 @@
 
 namespace tfmpi {
 
-// Averages and sums of tensors on a simulated GPU of each rank, by an MPI that says that it takes
-// memory of GPUs, and does (bouncing_messages.h). Prints which way they went; ends the process
-// where something is wrong.
+// Computes averages and sums of tensors on a simulated GPU per rank, with a CUDA-aware MPI
+// (bouncing_messages.h). Prints the transport that was used; exits if a result is wrong.
 void ReduceOnGpus(std::unique_ptr<Transport> transport, EngineOptions options);
 
 }  // namespace tfmpi

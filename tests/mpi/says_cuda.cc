@@ -1,4 +1,4 @@
-// LD_PRELOAD=libsays_cuda.so: an MPI that says that it takes memory of GPUs, as SAYS_CUDA is 1.
+// LD_PRELOAD=libsays_cuda.so makes an MPI claim to be CUDA-aware if SAYS_CUDA is 1.
 
 #include <cstdlib>
 #include <cstring>

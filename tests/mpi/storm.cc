@@ -21,7 +21,7 @@ namespace tfmpi {
 namespace {
 
 constexpr int kSteps = 300;
-constexpr int kSamples = 840;  // of a step; up to 8 ranks divide them
+constexpr int kSamples = 840;  // per step; any number of ranks up to 8 divides them evenly
 constexpr float kRate = 0.05f;
 constexpr size_t kSizes[] = {10, 20000, 200000};
 
@@ -33,12 +33,12 @@ Model Zeros() {
   return model;
 }
 
-// What a sample pulls towards at a step; the mean over all samples is about 1.
+// A sample's target at a step; the mean over all samples is about 1.
 float Target(int step, int sample) {
   return 1 + 0.5f * static_cast<float>(std::sin(step * 12.9898 + sample * 78.233));
 }
 
-// The mean over the samples of one of `size` ranks.
+// The mean over one rank's samples, of `size` ranks.
 Model Gradient(const Model& model, int step, int rank, int size) {
   double targets = 0;
   int samples = 0;
@@ -59,7 +59,7 @@ void Update(const Model& gradient, Model* model) {
   }
 }
 
-// By rank, the step in which it is killed; one is left at least.
+// The step in which each rank is killed, by rank; at least one rank survives.
 std::map<int, int> Fates(uint64_t seed, int ranks) {
   std::mt19937_64 random(seed);
   std::vector<int> all;

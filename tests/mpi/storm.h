@@ -1,4 +1,4 @@
-// Training whose ranks are killed at seeded moments, until few are left.
+// A training whose ranks are killed at seeded moments, until few remain.
 
 #ifndef TFMPI_TESTS_MPI_STORM_H_
 #define TFMPI_TESTS_MPI_STORM_H_
@@ -9,8 +9,8 @@
 
 namespace tfmpi {
 
-// Prints "RESULT {json}" on the ranks that are left: how many these are, a digest of every average
-// that it has had, and how far its model is from one that was trained without deaths.
+// Prints "RESULT {json}" on the remaining ranks: their number, a digest of all averages, and the
+// distance of the model from one that was trained without deaths.
 void TrainInStorm(Engine& engine, uint64_t seed);
 
 }  // namespace tfmpi

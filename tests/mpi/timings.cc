@@ -36,7 +36,7 @@ void NonblockingChunks(float* data, size_t count) {
   }
 }
 
-// The slowest rank's seconds.
+// The seconds of the slowest rank.
 double Time(const std::function<void()>& run) {
   MPI_Barrier(MPI_COMM_WORLD);
   const double start = MPI_Wtime();
@@ -72,7 +72,7 @@ void PrintTimings(Engine& engine) {
   std::vector<float> data((size_t{100} << 20) / sizeof(float));
   for (size_t bytes : {size_t{4}, size_t{4} << 10, size_t{64} << 10, size_t{256} << 10,
                        size_t{1} << 20, size_t{4} << 20, size_t{25} << 20, size_t{100} << 20}) {
-    // By turns, so that what else the machine does meets all alike.
+    // Alternates, so that other load on the machine affects all of them.
     std::vector<std::vector<double>> times(forms.size());
     const int rounds = bytes > (size_t{50} << 20) ? 5 : bytes > (size_t{8} << 20) ? 9 : 31;
     for (int round = 0; round < rounds; ++round) {

@@ -1,4 +1,4 @@
-// How long the engine takes beside plain MPI, on the MPI that the transport library has started.
+// Compares the engine with plain MPI, using the MPI that the transport library has started.
 
 #ifndef TFMPI_TESTS_MPI_TIMINGS_H_
 #define TFMPI_TESTS_MPI_TIMINGS_H_
@@ -7,7 +7,7 @@
 
 namespace tfmpi {
 
-// A collective call; rank 0 prints the table.
+// Collective; rank 0 prints the table.
 void PrintTimings(Engine& engine);
 
 }  // namespace tfmpi

@@ -1,9 +1,9 @@
 #!/bin/bash
 # hosts.sh up N | down | run HOST COMMAND... | cut HOST | mend HOST
-# N "hosts" on one machine, as root, without ip netns.
-# A host has its own network (10.77.0.1N on a bridge), host name hN, process numbers, IPC, /dev/shm, /tmp, /etc/hosts and,
-# if sshd is installed, its own sshd that lets root in without a question. The folders in $SHARE (space-separated, below /tmp)
-# are its shared file system; all else outside of /tmp and /dev/shm is shared, too.
+# Simulates N hosts on one machine; needs root, but not ip netns. Each has its own network
+# (10.77.0.1N on a bridge), host name hN, process IDs, IPC, /dev/shm, /tmp and /etc/hosts, and, if
+# sshd is installed, its own sshd with key login for root. The folders in $SHARE (space-separated,
+# below /tmp) are a shared file system; everything outside /tmp and /dev/shm is also shared.
 state=${HOSTS_STATE:-/run/test-hosts}; self=$(readlink -f "$0")
 case $1 in
 up)

@@ -1,4 +1,4 @@
-"""A program ends with `done(name=value, ...)`: what run.py compares."""
+"""A program ends with `done(name=value, ...)`, whose values run.py compares."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def _plain(value: Any) -> Any:
 
 
 def done(**values: Any) -> None:
-    """Arrays, numbers, words, and dicts and lists of them."""
+    """Accepts arrays, numbers, strings, and dicts and lists of them."""
     rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
     (Path(os.environ["OTHERS_OUT"]) / f"{rank}.json").write_text(json.dumps(_plain(values)))

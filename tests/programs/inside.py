@@ -1,7 +1,7 @@
 """Runs programs one after another in this process: inside.py DIGEST ROOM/NAME...
 
-Each has its own working folder, below $PROGRAMS_FOLDER, which ranks share.  Prints what each ended
-with.  DIGEST is that of their texts: a reference is kept by the words of its command.
+Each has its own working folder, below $PROGRAMS_FOLDER, which ranks share. Prints the values of
+each. DIGEST is a hash of their texts, because a reference is stored under the words of its command.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 SHARED = os.environ.get("PROGRAMS_FOLDER")
-if not SHARED and os.environ.get("PYTHONHASHSEED") != "0":  # as ranks have it
+if not SHARED and os.environ.get("PYTHONHASHSEED") != "0":  # as on ranks
     os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
 
 # Before the first program, so that each starts from the same state.
@@ -26,7 +26,7 @@ import tensorflow as tf  # noqa: E402
 from report import ENDED, files  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
-AT_EXIT = tempfile.TemporaryDirectory(prefix="programs-")  # what programs save there
+AT_EXIT = tempfile.TemporaryDirectory(prefix="programs-")  # programs save there at exit
 
 
 def run(program: str, folder: Path) -> dict[str, Any]:

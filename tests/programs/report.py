@@ -1,4 +1,4 @@
-"""A program ends with `done(model, history, name=value, ...)`; inside.py finds what it kept."""
+"""A program ends with `done(model, history, name=value, ...)`, whose values inside.py collects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def done(model: Any = None, history: Any = None, **values: Any) -> None:
 
 
 def files(folder: Path) -> list[str]:
-    """What lies there; without the times, process numbers and drawn numbers in its names."""
+    """The folder's files, without times, process IDs and random numbers in their names."""
     found = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     plain_names = (re.sub(r"(tfevents\.).*", r"\1", name) for name in found)
     return sorted(re.sub(r"[0-9a-f]{8,}|\d{4,}", "#", name) for name in plain_names)

@@ -1,12 +1,12 @@
-"""Whole programs, as people write them, on ranks and in one process: a table of what is equal.
+"""Runs typical programs on ranks and in one process, and prints a table of what is equal.
 
     .venv/bin/python tests/programs/run.py -n 2 -n 3            # all
-    .venv/bin/python tests/programs/run.py losses draws/rl_loop  # a room, a program; 2 ranks
-    .venv/bin/python tests/programs/run.py --plans losses       # and what is split, with times
+    .venv/bin/python tests/programs/run.py losses draws/rl_loop  # a room and a program; 2 ranks
+    .venv/bin/python tests/programs/run.py --plans losses       # also what is split, and times
 
-No program knows of ranks.  Weights, histories, values and the files that a program leaves are
-compared; "far" is the largest difference, relative to the largest element of its array.
-The programs of a room share a launch, which takes longer than most of them.
+The programs do not mention ranks. Compares weights, histories, values and the files that a program
+leaves; "far" is the largest difference, relative to the largest element of its array. The programs
+of a room share a launch, which takes longer than most of them.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ ROOMS = (
     "tutorials",
 )
 CLOSE = 1e-4
-# Not as in one process, and why.
+# Programs that differ from one process, and why.
 UNLIKE = {
-    "files/callback_time_files": "while it runs, a folder lists each rank's name of a file",
-    "losses/masked_transformer": "the attention's key bias has no gradient but rounding, for Adam",
+    "files/callback_time_files": "during the run, a folder lists each rank's name of a file",
+    "losses/masked_transformer": "the attention's key bias gets only rounding errors, from Adam",
 }
-SECONDS = 1800  # a room
+SECONDS = 1800  # per room
 
 
 def programs(wanted: list[str]) -> list[str]:
-    """Names of programs: of all rooms, of the rooms wanted, or those wanted."""
+    """Names of programs: in all rooms, in the given rooms, or the given ones."""
     found = [f"{room}/{path.stem}" for room in ROOMS for path in sorted((HERE / room).glob("*.py"))]
     return [name for name in found if not wanted or {name, name.split("/")[0]} & set(wanted)]
 
 
 def far(got: Any, one: Any) -> float:
-    """The largest difference, relative to the largest element; infinite if no numbers, or other."""
+    """The largest difference, relative to the largest element; infinite if not comparable."""
     if isinstance(one, dict):
         if not isinstance(got, dict) or set(got) != set(one):
             return math.inf
@@ -85,7 +85,7 @@ def far(got: Any, one: Any) -> float:
 
 
 def differences(got: dict[str, Any], one: dict[str, Any]) -> dict[str, float]:
-    """By what is compared."""
+    """The differences by name."""
     if "error" in got or "error" in one:
         return {"no result": math.inf}
     kinds = ("weights", "history", "values", "files")
@@ -96,9 +96,10 @@ def differences(got: dict[str, Any], one: dict[str, Any]) -> dict[str, float]:
 def run(
     names: list[str], ranks: int, plans: bool = False
 ) -> Iterator[tuple[str, dict[str, float], str]]:
-    """(program, differences of the worst rank, what rank 0 said) of programs in one launch.
+    """(program, differences of the worst rank, rank 0's lines) for programs in one launch.
 
-    `plans`: of what it says, the plan of each call; and the seconds of one process and of ranks.
+    `plans`: of these lines, only the plan of each call; and the seconds of one process and of
+    ranks.
     """
     text = b"".join((HERE / f"{name}.py").read_bytes() for name in names)
     words = [hashlib.sha256(text).hexdigest()[:16], *names]
@@ -123,7 +124,7 @@ def run(
 
 
 def results(ended: LaunchResult) -> list[dict[str, Any]]:
-    """By rank; nothing of ranks that did not reach their end."""
+    """Results by rank; empty for ranks that did not finish."""
     try:
         return ended.results
     except LaunchError:
@@ -131,14 +132,14 @@ def results(ended: LaunchResult) -> list[dict[str, Any]]:
 
 
 def said(ended: LaunchResult, name: str) -> str:
-    """Lines of ours that rank 0 wrote while the program ran."""
+    """Our lines that rank 0 wrote while the program ran."""
     _, _, after = ended.stderr[0].partition(f"PROGRAM {name}\n")
     lines = after.partition("PROGRAM ")[0].splitlines()
     return " ".join(line for line in lines if line.startswith("tensorflow.mpi rank 0"))
 
 
 def planned(ended: LaunchResult, name: str) -> str:
-    """How many calls of models, of each kind, had batches split, gathered, whole."""
+    """The number of calls of models whose batches were split, gathered or whole."""
     _, _, after = ended.stderr[0].partition(f"PROGRAM {name}\n")
     rows = re.findall(r" \| (\w+) +\| (split|gathered|whole) ", after.partition("PROGRAM ")[0])
     counts = collections.Counter(f"{call}: {batch}" for call, batch in rows)
@@ -152,8 +153,8 @@ def cell(found: dict[str, float]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("programs", nargs="*", help="rooms or programs; all, if none is given")
-    parser.add_argument("--plans", action="store_true", help="what was split, and the seconds")
+    parser.add_argument("programs", nargs="*", help="rooms or programs; default: all")
+    parser.add_argument("--plans", action="store_true", help="also print what was split, and times")
     parser.add_argument("-n", dest="ranks", type=int, action="append", help="ranks; 2")
     options = parser.parse_args()
     names, ranks = programs(options.programs), options.ranks or [2]

@@ -1,4 +1,4 @@
-"""A program's variants: Keras 3 and tf_keras, compiled by XLA and not, batches that divide and not.
+"""Variants of a program: Keras 3 and tf_keras, with and without XLA, even and uneven batches.
 
 Each is trained for 50 steps from the same seed.
 """
@@ -12,8 +12,8 @@ from typing import Any
 import keras as keras_3
 import numpy as np
 
-EVEN, UNEVEN = (60, 12), (53, 13)  # rows, and those of a batch: the last of UNEVEN has one
-STEPS = 5  # of an epoch of either
+EVEN, UNEVEN = (60, 12), (53, 13)  # rows, batch size: the last batch of UNEVEN has one row
+STEPS = 5  # per epoch, in either case
 ALL = (
     ("keras", "graph", EVEN),
     ("keras", "graph", UNEVEN),
@@ -34,13 +34,13 @@ def of(
     seed: int = 1,
     after: Callable[[Any, Any], Any] | None = None,
 ) -> dict[str, Any]:
-    """What came out, by variant.
+    """The results by variant.
 
     Args:
-      make: from keras or tf_keras, a model, which has `compile_for` or is compiled with `adam`.
-      data: by the number of rows, the arrays that fit takes.
-      variants: which, of those whose name has the words of VARIANTS in the environment.
-      after: from the model and its input, what else is compared.
+      make: returns a model from keras or tf_keras; it has `compile_for` or is compiled with `adam`.
+      data: returns the arrays for fit, given the number of rows.
+      variants: the names to run, limited to those with the words of VARIANTS in the environment.
+      after: returns further values to compare, given the model and its input.
     """
     words = os.environ.get("VARIANTS", "").split()
     found = {}
@@ -72,8 +72,9 @@ def of(
 
 
 def adam(keras: Any) -> Any:
-    """Its epsilon leaves where they are weights that have no gradient but rounding: a shift before
-    batch norm, an attention's bias of keys. Adam's own makes steps of that, as large as others."""
+    """Adam with an epsilon that leaves weights unchanged whose gradient is only rounding errors: a
+    shift before batch norm, or an attention's key bias. Adam's default would make full-sized steps
+    of them."""
     return keras.optimizers.Adam(1e-3, epsilon=1e-2)
 
 
@@ -90,6 +91,6 @@ def images(rows: int, size: int = 8, channels: int = 3) -> np.ndarray:
 
 
 def labels(x: np.ndarray) -> np.ndarray:
-    """One number of each sample, of what stands in it."""
+    """A label for each sample, computed from its contents."""
     flat = x.reshape(len(x), -1)
     return (np.sin(7 * flat.mean(1, keepdims=True)) + flat[:, :1]).astype("float32")

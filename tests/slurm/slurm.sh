@@ -1,6 +1,6 @@
 #!/bin/bash
-# Slurm as root, without systemd: munge, slurmctld, slurmd on this machine, in the folder SLURM_PLACE.
 # SLURM_PLACE=DIR slurm.sh up | down
+# Runs Slurm on this machine as root, without systemd: munge, slurmctld, slurmd; files are in DIR.
 set -u
 place=${SLURM_PLACE:?}
 export SLURM_CONF=$place/slurm.conf
@@ -8,7 +8,7 @@ case $1 in
 up)
   mkdir -p $place/{state,spool,log,munge}; chmod 700 $place/munge
   head -c 1024 /dev/urandom > $place/munge/key; chmod 400 $place/munge/key
-  # munged wants no folder above its socket that others may write to, /tmp included: --force makes that a warning.
+  # Without --force munged refuses a socket below a folder that others may write to, like /tmp.
   munged --force --key-file=$place/munge/key --socket=$place/munge/socket --pid-file=$place/munge/pid \
     --log-file=$place/munge/log --seed-file=$place/munge/seed
   host=$(hostname -s)

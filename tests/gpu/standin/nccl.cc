@@ -1,8 +1,8 @@
-// NCCL between the processes of one machine, over the stand-in for CUDA: copies to the host, sums
-// in memory that the processes share, copies back. What a call enqueues runs late, as its stream
-// does; a collective waits there for all ranks, and ends when it is aborted.
+// NCCL between processes of one machine, on top of the CUDA stand-in: copies to the host, sums in
+// memory that the processes share, and copies back. Calls are enqueued and run late, on their
+// stream's thread; there a collective waits for all ranks, and ends if it is aborted.
 //
-// FAKE_NCCL_VERBOSE=1 names each communicator and each collective that a rank has asked for.
+// FAKE_NCCL_VERBOSE=1 prints each communicator and each collective of a rank.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -37,7 +37,7 @@ int cuCtxSynchronize();
 namespace {
 
 constexpr int kMostRanks = 16;
-constexpr size_t kMostBytes = size_t{16} << 20;  // that a rank hands in
+constexpr size_t kMostBytes = size_t{16} << 20;  //  largest input of a rank
 constexpr size_t kSizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
 enum Kind { kAllreduce, kReduceScatter, kAllgather };
 enum Result { kSuccess = 0, kUnhandledCudaError = 1, kSystemError = 2, kInvalidUsage = 5 };
@@ -46,10 +46,10 @@ struct Id {
   char name[128];
 };
 
-// What a rank hands in. A collective uses one of two places by turns: whoever has come to the next
-// one has read this one.
+// A rank's input. Collectives alternate between two places: a rank that has reached the next
+// collective has finished reading this one.
 struct Place {
-  std::atomic<uint64_t> number;  // of the collective, from 1
+  std::atomic<uint64_t> number;  //  of the collective, from 1
   uint64_t bytes;
   int kind, type, op;
   char data[kMostBytes];
@@ -66,12 +66,12 @@ struct Comm {
   uint64_t begun = 0;
   std::atomic<bool> aborted{false};
   std::atomic<int> error{0};
-  std::map<int, double> scales;  // of operations that were made
+  std::map<int, double> scales;  //  for operations created by the caller
   int next_op = 100;
   std::vector<void*> pinned;
 };
 
-// One that is enqueued.
+// An enqueued collective.
 struct Work {
   Comm* comm;
   Kind kind;
@@ -92,7 +92,7 @@ void Say(const Comm& comm, const char* what, size_t bytes) {
 class Bfloat16 {
  public:
   Bfloat16() = default;
-  // To nearest even.
+  // Rounds to nearest even.
   explicit Bfloat16(double wanted) {
     const auto single = static_cast<float>(wanted);
     uint32_t bits = 0;
@@ -155,7 +155,7 @@ double Reduced(int op, double a, double b) {
   return op == 1 ? a * b : op == 2 ? std::max(a, b) : op == 3 ? std::min(a, b) : a + b;
 }
 
-// On the stream's thread.
+// Runs on the stream's thread.
 void Run(void* argument) {
   const std::unique_ptr<Work> work(static_cast<Work*>(argument));
   Comm& comm = *work->comm;
@@ -180,7 +180,7 @@ void Run(void* argument) {
         places[r].op == own.op) {
       continue;
     }
-    comm.error = kInvalidUsage;  // and it never ends
+    comm.error = kInvalidUsage;  //  and the call never completes
     while (!comm.aborted) std::this_thread::sleep_for(std::chrono::microseconds(50));
     return;
   }
@@ -201,7 +201,7 @@ void Run(void* argument) {
   }
 }
 
-// `bytes` that this rank hands in, and gets.
+// This rank's input and output have `bytes` each.
 int Enqueue(Comm* comm, Kind kind, const void* in, size_t in_bytes, void* out, size_t out_bytes,
             int type, int op, void* stream) {
   constexpr const char* kNames[] = {"allreduce", "reduce-scatter", "allgather"};
@@ -230,7 +230,7 @@ void End(Comm* comm) {
   cuCtxSynchronize();
   for (void* const memory : comm->pinned) cuMemFreeHost(memory);
   munmap(comm->shared, sizeof(Shared));
-  shm_unlink(comm->name.c_str());  // also where another rank has
+  shm_unlink(comm->name.c_str());  //  even if another rank already did
   delete comm;
 }
 

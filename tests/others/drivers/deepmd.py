@@ -9,7 +9,7 @@ import numpy as np
 from deepmd.main import main
 from report import done
 
-# Two sorts of atoms in a box, with harmonic energies.
+# Two types of atoms in a box, with harmonic energies.
 drawn = np.random.default_rng(0)
 frames, atoms, side = 24, 12, 8.0
 start = drawn.uniform(0, side, (1, atoms, 3))

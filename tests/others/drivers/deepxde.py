@@ -1,4 +1,4 @@
-"""The Poisson equation in 1D with Dirichlet conditions, of DeepXDE's documentation; compat.v1."""
+"""The 1D Poisson equation with Dirichlet conditions from DeepXDE's documentation; compat.v1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from report import done
 
 dde.config.set_random_seed(1)
-dde.config.disable_xla_jit()  # as on ranks: XLA draws other numbers for the first weights
+dde.config.disable_xla_jit()  # as on ranks: XLA draws other numbers for the initial weights
 
 
 def equation(x, y):
@@ -32,11 +32,11 @@ data = dde.data.PDE(
     condition,
     16,
     2,
-    train_distribution="pseudo",  # which its Horovod path asks for
+    train_distribution="pseudo",  # which its Horovod path requires
     solution=lambda x: np.sin(np.pi * x),
     num_test=100,
 )
-# "Glorot uniform" was seeded when DeepXDE was imported, by another number in each process.
+# DeepXDE seeded "Glorot uniform" on import, with another number in each process.
 first = keras.initializers.GlorotUniform(seed=1)
 network = dde.nn.FNN([1] + [20] * 3 + [1], "tanh", first)
 model = dde.Model(data, network)

@@ -8,7 +8,7 @@ import omnifold.net
 from omnifold import MLP, DataLoader, MultiFold
 from report import done
 
-# Keras 3.13 and newer clone no compiled model whose loss is a function that it does not know.
+# Keras 3.13 and newer cannot clone a compiled model whose loss is a function unknown to Keras.
 keras.saving.get_custom_objects()["weighted_binary_crossentropy"] = (
     omnifold.net.weighted_binary_crossentropy
 )

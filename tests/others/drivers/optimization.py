@@ -1,4 +1,4 @@
-"""TensorFlow Model Optimization's pruning guide: sparse weights by a schedule, tf_keras `fit`."""
+"""TensorFlow Model Optimization's pruning guide: a schedule of sparse weights, tf_keras `fit`."""
 
 from __future__ import annotations
 

@@ -41,6 +41,6 @@ model = Retrieval()
 model.compile(optimizer=tf_keras.optimizers.Adagrad(0.1))
 history = model.fit(ratings.batch(50), epochs=2, verbose=0)
 found = model.evaluate(ratings.batch(60), return_dict=True, verbose=0)
-# In a step the metric reads the candidates' weights before or after their update, as it comes.
+# A step's metric reads the candidates' weights before or after their update, in no fixed order.
 losses = {name: history.history[name] for name in history.history if "top_k" not in name}
 done(history=losses, evaluated=found, weights=model.get_weights())

@@ -1,4 +1,4 @@
-"""Sonnet's README: an MLP in a loop of the script's own. All ranks have the same batches."""
+"""Sonnet's README: an MLP in a custom loop. All ranks have the same batches."""
 
 from __future__ import annotations
 

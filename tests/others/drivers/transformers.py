@@ -1,4 +1,4 @@
-"""Transformers' text classification on TensorFlow: a small BERT from its configuration."""
+"""Transformers' text classification in TensorFlow: a small BERT from its configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A diffusion model: a time step and a noise are drawn for each sample."""
+"""A diffusion model that draws a time step and noise for each sample."""
 
 import numpy as np
 import tensorflow as tf

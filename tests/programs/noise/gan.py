@@ -1,4 +1,4 @@
-"""A GAN: latents of twice as many draws, noise on its labels of [2n, 1], dropout in the critic."""
+"""A GAN: twice as many latents as samples, noise of [2n, 1] on labels, dropout in the critic."""
 
 import tensorflow as tf
 import variants

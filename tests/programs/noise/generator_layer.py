@@ -1,4 +1,4 @@
-"""tf.random.Generator in a layer: noise of each sample, one strength of a batch, and its state."""
+"""tf.random.Generator in a layer: noise per sample, a strength per batch, and its state."""
 
 import tensorflow as tf
 import variants

@@ -1,4 +1,4 @@
-"""Dropout of inputs and of states, in recurrent layers."""
+"""Dropout of inputs and states in recurrent layers."""
 
 import variants
 from report import done
@@ -6,7 +6,8 @@ from report import done
 
 def make(keras):
     layers = keras.layers
-    # tf_keras draws anew in each turn of its loop, whose turns run at once: no two runs are alike.
+    # tf_keras draws in each iteration of its loop; iterations run in parallel, so no two runs
+    # agree.
     unroll = keras.__name__ == "tf_keras"
     return keras.Sequential(
         [

@@ -1,4 +1,4 @@
-"""MixUp in train_step: a permutation of the batch, and a share for each sample, or for all."""
+"""MixUp in train_step: a permutation of the batch, and a share per sample or for all."""
 
 import tensorflow as tf
 import variants

@@ -1,4 +1,4 @@
-"""Depthwise convolutions, relu6, batch norm of its own momentum, frozen layers among them."""
+"""Depthwise convolutions, relu6, batch norm with its own momentum, and some frozen layers."""
 
 import variants
 from report import done
@@ -30,5 +30,5 @@ def data(rows):
     return x, variants.labels(x)
 
 
-# With seed 1 a compiled step has an input of a ReLU6 1.2e-7 from its kink: rounding decides.
+# With seed 1 a compiled step has a ReLU6 input 1.2e-7 from its kink, where rounding decides.
 done(variants=variants.of(make, data, seed=2))

@@ -1,4 +1,4 @@
-"""Dropout that is on in predict: as many predictions as draws, and their spread."""
+"""Dropout that is active in predict: several predictions and their spread."""
 
 import numpy as np
 import variants

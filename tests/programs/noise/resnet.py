@@ -35,6 +35,6 @@ def data(rows):
     return x, variants.labels(x)
 
 
-# tf_keras's layers that move images have no kernel for XLA, in one process, either.
+# tf_keras's layers that move images have no XLA kernel, in one process either.
 COMPILED = [one for one in variants.ALL if one[:2] != ("tf_keras", "jit")]
 done(variants=variants.of(make, data, COMPILED))

@@ -1,4 +1,4 @@
-"""Two views of each sample, with one noise for both: [2n, d]."""
+"""Two views of each sample, with one noise tensor for both: [2n, d]."""
 
 import tensorflow as tf
 import variants

@@ -1,4 +1,4 @@
-"""Dropout in attention and after it, and stochastic depth: a block is dropped for some samples."""
+"""Dropout inside and after attention, and stochastic depth, which drops a block per sample."""
 
 import tensorflow as tf
 import variants

@@ -1,4 +1,4 @@
-"""A U-Net: batch norm, spatial dropout, a Dice loss of the whole batch."""
+"""A U-Net: batch norm, spatial dropout, and a Dice loss over the whole batch."""
 
 import tensorflow as tf
 import variants

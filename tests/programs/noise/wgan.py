@@ -1,4 +1,4 @@
-"""WGAN-GP: latents, and for each sample a draw of where the slope is taken."""
+"""WGAN-GP: latents, and for each sample a random point for the gradient penalty."""
 
 import tensorflow as tf
 import variants

@@ -37,7 +37,7 @@ Result Memory::Allocate(size_t bytes, Pointer* pointer) {
   if (bytes == 0) return kInvalidValue;
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   std::lock_guard<std::mutex> lock(mutex_);
-  size_t at = 0;  // the first gap that is large enough
+  size_t at = 0;  //  the first gap that is large enough
   for (const auto& [start, length] : allocations_) {
     if (start - at >= bytes) break;
     at = start + length;
@@ -54,7 +54,7 @@ Result Memory::Free(Pointer pointer) {
   const auto found = allocations_.find(pointer - base_);
   if (found == allocations_.end()) return kInvalidValue;
   const auto [start, bytes] = *found;
-  // What lies in a page alone goes back to the system, and is zero at its next use.
+  // Pages that contain nothing else go back to the system, and are zero at their next use.
   const size_t page = 4096, first = (start + page - 1) / page * page;
   const size_t last = (start + bytes) / page * page;
   if (last > first) {
@@ -85,7 +85,7 @@ bool Memory::Find(Pointer pointer, Pointer* start, size_t* bytes) const {
 bool Memory::Holds(const void* bytes, size_t length) const {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [start, size] : allocations_) {
-    // By what was written: to read the rest would take memory for it.
+    // Searches only what was written, because reading the rest would allocate it.
     const auto end = static_cast<off_t>(start + size);
     off_t at = lseek(file_, static_cast<off_t>(start), SEEK_DATA);
     while (at >= 0 && at < end) {

@@ -18,7 +18,7 @@ void CountCopy(Pointer to, Pointer from) {
   Add(to_device && from_device ? kOnDevice : to_device ? kToDevice : kToHost);
 }
 
-// Of device memory: within one allocation.
+// For device memory within one allocation.
 bool Valid(Pointer pointer, size_t bytes) {
   Device* device = DeviceOf(pointer);
   if (device == nullptr) return pointer != 0;
@@ -57,7 +57,7 @@ Result Copy(Pointer to, Pointer from, size_t bytes, void* handle, bool wait) {
 Copy3D Rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
             size_t height) {
   Copy3D copy{};
-  copy.from_kind = copy.to_kind = 4;  // the address tells
+  copy.from_kind = copy.to_kind = 4;  //  derived from the address
   copy.from_device = ToPointer(from);
   copy.to_device = ToPointer(to);
   copy.from_pitch = from_pitch;
@@ -127,7 +127,7 @@ Result Launch(void* handle) {
   if (stream == nullptr) return kInvalidHandle;
   Add(kKernels);
   Trace("launch on stream %zu", size_t{stream->id});
-  // It takes its time on the stream where there are delays.
+  // Enqueued on the stream, so that it takes time if there are delays.
   if (settings().delay_us > 0 || stream->capturing() != nullptr) stream->Push([] {});
   return kSuccess;
 }

@@ -1,4 +1,4 @@
-// What the driver's and the runtime's functions have in common.
+// Operations that the driver's and the runtime's functions share.
 
 #ifndef TFMPI_TESTS_GPU_STANDIN_DEVICE_OPERATIONS_H_
 #define TFMPI_TESTS_GPU_STANDIN_DEVICE_OPERATIONS_H_
@@ -7,8 +7,8 @@
 
 namespace standin {
 
-// Either side is a device's memory or the host's, which the addresses tell. From pageable memory
-// a copy is staged before the function returns; to pageable memory it is waited for: as CUDA does.
+// Either side may be device or host memory, according to the addresses. As in CUDA, a copy from
+// pageable memory is staged before the function returns, and a copy to it is waited for.
 Result Copy(Pointer to, Pointer from, size_t bytes, void* stream, bool wait);
 Result CopyRows(const Copy3D& copy, void* stream, bool wait);
 Operation RowsOperation(const Copy3D& copy);
@@ -16,7 +16,7 @@ Copy3D Rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size
             size_t height);
 Result FillMemory(const Fill& fill, void* stream, bool wait);
 Operation FillOperation(const Fill& fill);
-// Does nothing but count.
+// Only counts.
 Result Launch(void* stream);
 Result Call(void* stream, HostFunction function, void* argument);
 
@@ -24,7 +24,7 @@ Result AllocateDevice(size_t bytes, Pointer* pointer);
 // Waits for the device, as CUDA does.
 Result FreeDevice(Pointer pointer);
 
-Context* PrimaryContext(int ordinal);  // current for the thread from now on
+Context* PrimaryContext(int ordinal);  //  current for the thread from now on
 inline Pointer ToPointer(const void* memory) { return reinterpret_cast<Pointer>(memory); }
 
 }  // namespace standin

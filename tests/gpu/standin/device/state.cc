@@ -40,7 +40,7 @@ std::vector<int> Visible(int all) {
     return visible;
   }
   std::istringstream list(text);
-  // The driver stops at the first that is no device.
+  // Like the driver, stops at the first entry that is not a device.
   for (std::string item; std::getline(list, item, ',');) {
     char* end = nullptr;
     const long number = std::strtol(item.c_str(), &end, 10);
@@ -89,7 +89,7 @@ void Uuid(const Device& device, unsigned char* bytes16) {
   bytes16[15] = static_cast<unsigned char>(device.ordinal);
 }
 
-// Those of an H100, for what TensorFlow and XLA ask; 0 is "no" for the rest.
+// Attributes of an H100 that TensorFlow and XLA query; all others are 0.
 int Attribute(const Device& device, int attribute) {
   static const auto* known = new std::map<int, int>{
       {1, 1024},        {2, 1024},        {3, 1024},     {4, 64},       {5, 2147483647},
@@ -146,12 +146,12 @@ Result Unsupported(const char* name) {
 
 }  // namespace standin
 
-// For tests: how often something has happened in this process; `count` as in state.h.
+// For tests: the number of events in this process; `count` as in state.h.
 STANDIN_API uint64_t standin_count(int count) {
   return count >= 0 && count < standin::kCounts ? standin::counts()[count].load() : 0;
 }
 
-// For tests: whether a device's memory has these bytes somewhere.
+// For tests: whether a device's memory contains these bytes anywhere.
 STANDIN_API int standin_holds(const void* bytes, size_t length) {
   for (const auto& device : standin::devices()) {
     if (device->memory.Holds(bytes, length)) return 1;

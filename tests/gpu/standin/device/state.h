@@ -1,6 +1,6 @@
-// What the process has of simulated GPUs: devices with their memory, contexts, what was counted.
+// The process's simulated GPUs: devices with their memory, contexts, and counts.
 //
-// Nothing is ever destroyed: TensorFlow's threads use it until the process ends.
+// Nothing is ever destroyed, because TensorFlow's threads use it until the process ends.
 
 #ifndef TFMPI_TESTS_GPU_STANDIN_DEVICE_STATE_H_
 #define TFMPI_TESTS_GPU_STANDIN_DEVICE_STATE_H_
@@ -20,23 +20,23 @@ namespace standin {
 // FAKE_CUDA_...; see README.md.
 struct Settings {
   int devices;
-  size_t bytes;     // of each device's memory
-  int delay_us;     // an operation waits for up to this long before it runs; 0: none
-  int verbose;      // 1: name what is not supported, once; 2: each operation
-  bool statistics;  // at the end of the process
+  size_t bytes;     //  memory of each device
+  int delay_us;     //  maximum delay before an operation runs; 0: none
+  int verbose;      //  1: print unsupported calls, once; 2: each operation
+  bool statistics;  //  printed at the end of the process
 };
 const Settings& settings();
 
-// A device's memory: addresses that fault, and a second mapping of the same pages for copies.
+// A device's memory: addresses that fault on access, and a second mapping of the pages for copies.
 class Memory {
  public:
   explicit Memory(size_t capacity);
   Result Allocate(size_t bytes, Pointer* pointer);  // zeroed
   Result Free(Pointer pointer);
   bool Contains(Pointer pointer) const { return pointer >= base_ && pointer < base_ + capacity_; }
-  // The allocation that `pointer` lies in.
+  // The allocation that contains `pointer`.
   bool Find(Pointer pointer, Pointer* start, size_t* bytes) const;
-  bool Holds(const void* bytes, size_t length) const;  // anywhere in what is allocated
+  bool Holds(const void* bytes, size_t length) const;  //  anywhere in allocated memory
   void* Shadow(Pointer pointer) const { return shadow_ + (pointer - base_); }
   size_t capacity() const { return capacity_; }
   size_t free() const;
@@ -52,7 +52,7 @@ class Memory {
 };
 
 struct Device;
-// There is one for each device, the primary one.
+// Each device has one, the primary context.
 struct Context {
   Device* device;
 };
@@ -65,18 +65,18 @@ struct Device {
   int retained = 0;
 };
 
-// Those that CUDA_VISIBLE_DEVICES leaves.
+// The devices that CUDA_VISIBLE_DEVICES leaves.
 const std::vector<std::unique_ptr<Device>>& devices();
-Device* DeviceAt(int ordinal);  // null where there is none
+Device* DeviceAt(int ordinal);  //  null if it does not exist
 int PciBus(const Device& device);
 void Uuid(const Device& device, unsigned char* bytes16);
 int Attribute(const Device& device, int attribute);
 
-// The calling thread's; null at first, as the driver has it.
+// The calling thread's context; initially null, as in the driver.
 std::vector<Context*>& context_stack();
 Context* CurrentContext();
 
-// Host memory that a GPU reaches by itself.
+// Host memory that a GPU can access directly.
 class Pinned {
  public:
   Result Allocate(size_t bytes, bool managed, void** memory);
@@ -95,7 +95,7 @@ class Pinned {
 };
 Pinned& pinned();
 
-// Where the host reaches what `pointer` names: a device's shadow, or host memory itself.
+// The host's address for `pointer`: a device's second mapping, or host memory itself.
 Device* DeviceOf(Pointer pointer);
 void* Reach(Pointer pointer);
 inline void* Reach(const void* pointer) { return Reach(reinterpret_cast<Pointer>(pointer)); }
@@ -113,10 +113,10 @@ enum Count {
 };
 void Add(Count count);
 
-// A line on stderr, as printf, for FAKE_CUDA_VERBOSE=2.
+// Prints a line on stderr, like printf, for FAKE_CUDA_VERBOSE=2.
 __attribute__((format(printf, 1, 2))) void Trace(const char* format, ...);
 
-// Says once that `name` is asked for and not there.
+// Reports once that `name` was requested but does not exist.
 Result Unsupported(const char* name);
 Result CublasKernel(void* handle);
 

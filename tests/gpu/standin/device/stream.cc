@@ -26,7 +26,7 @@ uint64_t NextId() {
   return ++last;
 }
 
-// The default stream, if something has used it; made if `make`.
+// The default stream, if it has been used; created if `make`.
 Stream* DefaultOf(Device* device, bool make) {
   {
     std::lock_guard<std::mutex> lock(registry().mutex);
@@ -155,7 +155,7 @@ void Stream::Wait(Event* event) {
   auto mark = event->Last();
   Trace("stream %zu waits for event %p", size_t{id}, static_cast<void*>(event));
   if (mark == nullptr) return;
-  if (mark->graph() != nullptr) {  // the stream joins the capture
+  if (mark->graph() != nullptr) {  //  the stream joins the capture
     std::lock_guard<std::mutex> lock(mutex_);
     capturing_ = mark->graph();
     return;

@@ -1,6 +1,6 @@
-// Streams, events and graphs. A stream is a thread that runs what it is given, in order.
+// Streams, events and graphs. A stream is a thread that runs its operations in order.
 //
-// Handles may come from any thread. A destroyed stream still runs what was enqueued before.
+// Handles may be used on any thread. A destroyed stream still runs what was enqueued before.
 
 #ifndef TFMPI_TESTS_GPU_STANDIN_DEVICE_STREAM_H_
 #define TFMPI_TESTS_GPU_STANDIN_DEVICE_STREAM_H_
@@ -18,14 +18,14 @@ namespace standin {
 
 using Operation = std::function<void()>;
 
-// Operations in an order that respects what they depend on: that in which they were added.
+// Operations in the order in which they were added, which respects their dependencies.
 struct Node {
-  Operation run;  // null: nothing
+  Operation run;  //  null: does nothing
   struct Graph* body = nullptr;
 };
 struct Graph {
   std::vector<std::shared_ptr<Node>> nodes;
-  std::vector<std::unique_ptr<Graph>> bodies;  // of child graphs
+  std::vector<std::unique_ptr<Graph>> bodies;  //  for child graphs
   void Run() const;
 };
 
@@ -36,8 +36,8 @@ class Mark {
   void Reach();
   bool reached() const;
   void Wait();
-  double seconds() const;                  // when it was reached
-  Graph* graph() const { return graph_; }  // that it was captured into, if any
+  double seconds() const;                  //  time when it was reached
+  Graph* graph() const { return graph_; }  //  into which it was captured, if any
 
  private:
   Graph* const graph_;
@@ -60,7 +60,7 @@ struct Event {
 
 class Stream {
  public:
-  // `blocking`: its operations wait for those of the device's default stream, and those for its.
+  // `blocking`: its operations and those of the device's default stream wait for each other.
   Stream(Device* device, unsigned flags, int priority);
   void Push(Operation operation);
   void Record(Event* event);
@@ -70,7 +70,7 @@ class Stream {
   void Destroy();
 
   void BeginCapture(Graph* graph);
-  Graph* EndCapture();  // null if there was none
+  Graph* EndCapture();  //  null if there was no capture
   Graph* capturing();
 
   Device* const device;
@@ -91,16 +91,16 @@ class Stream {
   Graph* capturing_ = nullptr;
 };
 
-// The stream of a handle; the small handles are the default stream of the thread's device. Null
-// for what is no stream, or where the thread has no context.
+// The stream of a handle; the small handles mean the default stream of the thread's device. Null
+// for an invalid handle, or if the thread has no context.
 Stream* StreamOf(void* handle);
 bool IsStream(void* handle);
-Event* EventOf(void* handle);  // null for what is none
+Event* EventOf(void* handle);  //  null for an invalid handle
 void* NewEvent(unsigned flags);
 void DeleteEvent(void* handle);
 void Synchronize(Device* device);
 
-// Bytes of a pattern of `width` bytes (1, 2 or 4) into `count` elements of device memory.
+// Writes a pattern of `width` bytes (1, 2 or 4) to `count` elements of device memory.
 void FillElements(Pointer to, uint32_t value, unsigned width, size_t count);
 
 }  // namespace standin

@@ -1,4 +1,4 @@
-// What the stand-in says for itself of CUDA's interface: result codes, handles, the few structures.
+// The stand-in's own declarations of CUDA's interface: result codes, handles, a few structures.
 
 #ifndef TFMPI_TESTS_GPU_STANDIN_DEVICE_TYPES_H_
 #define TFMPI_TESTS_GPU_STANDIN_DEVICE_TYPES_H_
@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// A function that programs find in the library. The rest is hidden.
+// A function that the library exports. Everything else is hidden.
 #define STANDIN_API extern "C" __attribute__((visibility("default")))
 
 namespace standin {
@@ -25,7 +25,7 @@ constexpr Result kAlreadyRegistered = 712;
 constexpr Result kNotRegistered = 713;
 constexpr Result kNotSupported = 801;
 
-// A device's address. Reading it on the host faults.
+// A device address, on which a host access faults.
 using Pointer = uint64_t;
 using HostFunction = void (*)(void*);
 
@@ -70,7 +70,7 @@ struct Copy3D {
 struct Fill {
   Pointer to;
   size_t pitch;
-  unsigned value, bytes;  // of an element
+  unsigned value, bytes;  //  size of an element
   size_t width, height;   // in elements, in rows
 };
 

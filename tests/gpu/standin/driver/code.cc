@@ -1,4 +1,4 @@
-// The driver's functions about modules, functions and launches.
+// The driver's functions for modules, functions and launches.
 
 #include "device/code.h"
 
@@ -92,11 +92,11 @@ STANDIN_API Result cuModuleGetGlobal_v2(Pointer* pointer, size_t* bytes, void* m
   return GlobalOf(static_cast<Module*>(module), name, pointer, bytes);
 }
 STANDIN_API Result cuModuleGetLoadingMode(int* mode) {
-  *mode = 2;  // lazily
+  *mode = 2;  //  lazy loading
   return kSuccess;
 }
 
-// A library is a module, a kernel a function.
+// A library is a module, and a kernel a function.
 STANDIN_API Result cuLibraryLoadData(void** library, const void* image, int*, void**, unsigned,
                                      int*, void**, unsigned) {
   return Load(library, image);
@@ -182,7 +182,7 @@ STANDIN_API Result cuLaunchCooperativeKernel(void*, unsigned, unsigned, unsigned
   return Launch(stream);
 }
 
-// Linking: what comes out is as empty as what went in.
+// Linking produces an empty module.
 STANDIN_API Result cuLinkCreate_v2(unsigned, int*, void**, void** state) {
   *state = new int(0);
   return kSuccess;

@@ -1,4 +1,4 @@
-// The driver's functions about itself, devices and contexts.
+// The driver's functions for itself, devices and contexts.
 
 #include <dlfcn.h>
 
@@ -70,7 +70,7 @@ STANDIN_API Result cuGetErrorString(Result result, const char** sentence) {
   return kSuccess;
 }
 
-// The newest form of a function, but for those whose newer form a program has to name.
+// The newest version of a function, except those whose newer version a program must name.
 STANDIN_API Result cuGetProcAddress_v2(const char* name, void** function, int, uint64_t,
                                        int* status) {
   static const auto* plain = new std::set<std::string>{

@@ -1,6 +1,6 @@
-// The driver's functions about graphs, which run their nodes in the order in which they came.
+// The driver's functions for graphs, which run their nodes in the order of creation.
 //
-// Conditional nodes run their body once: what decides is a kernel's to say.
+// Conditional nodes run their body once, because a kernel would have to decide.
 
 #include "device/operations.h"
 
@@ -8,12 +8,12 @@ using namespace standin;  // NOLINT: this file is the interface of that namespac
 
 namespace {
 
-// An executable graph shares the nodes: what a program sets in one, it sets in the other.
+// An executable graph shares its nodes: changes through one are visible in the other.
 struct Executable {
   Graph* graph;
 };
 
-// Nodes that a program has been told of, and their graphs.
+// Nodes whose handles a program has, and their graphs.
 struct Made {
   std::mutex mutex;
   std::map<void*, Graph*> graphs;
@@ -41,7 +41,7 @@ STANDIN_API Result cuGraphCreate(void** graph, unsigned) {
   return kSuccess;
 }
 
-// Executables and captures may still know it: it stays.
+// Kept, because executables and captures may still use it.
 STANDIN_API Result cuGraphDestroy(void*) { return kSuccess; }
 
 STANDIN_API Result cuGraphAddKernelNode_v2(void** node, void* graph, const void*, size_t,
@@ -83,7 +83,7 @@ STANDIN_API Result cuGraphChildGraphNodeGetGraph(void* node, void** graph) {
 
 namespace {
 
-// As in the driver's union of parameters: the kind, then from 16 bytes on the parameters.
+// As in the driver's union of parameters: the kind, and from byte 16 on the parameters.
 struct NodeParameters {
   int kind;
   int reserved[3];
@@ -157,14 +157,14 @@ STANDIN_API Result cuGraphNodeGetType(void*, int* kind) {
 
 namespace {
 
-// Each node depends on the one before it.
+// Each node depends on the previous one.
 Result List(const std::vector<void*>& found, void** nodes, size_t* count) {
   for (size_t i = 0; nodes != nullptr && i < found.size() && i < *count; ++i) nodes[i] = found[i];
   *count = found.size();
   return kSuccess;
 }
 
-// The node `step` after (or before) `node`, if there is one.
+// The node `step` after (or before) `node`, or null.
 std::vector<void*> Beside(void* node, int step) {
   std::lock_guard<std::mutex> lock(made().mutex);
   const auto found = made().graphs.find(node);
@@ -247,7 +247,7 @@ STANDIN_API Result cuGraphLaunch(void* executable, void* handle) {
   Add(kGraphs);
   Trace("graph of %zu nodes on stream %zu",
         static_cast<Executable*>(executable)->graph->nodes.size(), size_t{stream->id});
-  // As it is now: a program may set other parameters while it runs.
+  // A copy of the present parameters, because a program may change them while it runs.
   auto nodes = std::make_shared<Graph>();
   for (const auto& node : static_cast<Executable*>(executable)->graph->nodes) {
     nodes->nodes.push_back(std::make_shared<Node>(*node));

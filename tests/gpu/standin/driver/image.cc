@@ -36,7 +36,7 @@ std::map<std::string, std::vector<char>> OfElf(const char* image) {
   return found;
 }
 
-// Variables of bytes only, as XLA writes them: .global .align 128 .b8 NAME[4] = {0, 0, 128, 63};
+// Only byte variables, as XLA writes them: .global .align 128 .b8 NAME[4] = {0, 0, 128, 63};
 std::map<std::string, std::vector<char>> OfText(const std::string& text) {
   std::map<std::string, std::vector<char>> found;
   static const std::regex variable(

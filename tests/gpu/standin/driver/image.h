@@ -1,4 +1,4 @@
-// The variables of a module's image, with what they hold at first: XLA's constants are such.
+// The variables in a module's image with their initial values, such as XLA's constants.
 
 #ifndef TFMPI_TESTS_GPU_STANDIN_DRIVER_IMAGE_H_
 #define TFMPI_TESTS_GPU_STANDIN_DRIVER_IMAGE_H_
@@ -9,7 +9,7 @@
 
 namespace standin {
 
-// By name. `image` is a cubin or PTX; of another kind nothing is known.
+// By name. `image` is a cubin or PTX; for other formats the result is empty.
 std::map<std::string, std::vector<char>> Variables(const void* image);
 
 }  // namespace standin

@@ -1,4 +1,4 @@
-// The driver's functions about memory.
+// The driver's functions for memory.
 
 #include <cstring>
 
@@ -36,7 +36,7 @@ STANDIN_API Result cuMemFreeAsync(Pointer pointer, void* handle) {
   return kSuccess;
 }
 
-// One pool, of which nothing is known: allocations come from the device's memory.
+// A single pool without state: allocations come from the device's memory.
 STANDIN_API Result cuDeviceGetDefaultMemPool(void** pool, int ordinal) {
   *pool = DeviceAt(ordinal);
   return *pool == nullptr ? kInvalidDevice : kSuccess;
@@ -219,14 +219,14 @@ Result PointerAttribute(void* data, int attribute, Pointer pointer) {
     case 2:  // the kind of memory
       *static_cast<unsigned*>(data) = device != nullptr || range.managed ? kKindDevice : kKindHost;
       return kSuccess;
-    case 3:  // the address for the device
+    case 3:  //  the device address
       *static_cast<Pointer*>(data) = pointer;
       return kSuccess;
-    case 4:  // the address for the host
+    case 4:  //  the host address
       if (device != nullptr) return kInvalidValue;
       *static_cast<Pointer*>(data) = pointer;
       return kSuccess;
-    case 7:  // a number for the allocation
+    case 7:  //  an ID of the allocation
       *static_cast<uint64_t*>(data) = first;
       return kSuccess;
     case 8:  // whether it is managed
@@ -237,10 +237,10 @@ Result PointerAttribute(void* data, int attribute, Pointer pointer) {
         if (devices()[i].get() == owner) *static_cast<int*>(data) = static_cast<int>(i);
       }
       return kSuccess;
-    case 11:  // where the allocation begins
+    case 11:  //  the start of the allocation
       *static_cast<Pointer*>(data) = first;
       return kSuccess;
-    case 12:  // its bytes
+    case 12:  //  its size
       *static_cast<size_t*>(data) = bytes;
       return kSuccess;
     case 13:  // whether it is mapped
@@ -258,7 +258,7 @@ STANDIN_API Result cuPointerGetAttribute(void* data, int attribute, Pointer poin
   return PointerAttribute(data, attribute, pointer);
 }
 
-// What is not the driver's has zeros, and no error.
+// For unknown pointers all attributes are zero, without an error.
 STANDIN_API Result cuPointerGetAttributes(unsigned count, const int* attributes, void** data,
                                           Pointer pointer) {
   for (unsigned i = 0; i < count; ++i) {
@@ -272,6 +272,6 @@ STANDIN_API Result cuPointerGetAttributes(unsigned count, const int* attributes,
 
 STANDIN_API Result cuPointerSetAttribute(const void*, int, Pointer) { return kSuccess; }
 
-// Memory of other processes is not to be had: ranks stage what they would share.
+// No memory of other processes is accessible, so ranks stage instead of sharing.
 STANDIN_API Result cuIpcGetMemHandle(void*, Pointer) { return kNotSupported; }
 STANDIN_API Result cuIpcCloseMemHandle(Pointer) { return kNotSupported; }

@@ -1,4 +1,4 @@
-// The driver's functions about streams and events.
+// The driver's functions for streams and events.
 
 #include <thread>
 
@@ -8,7 +8,7 @@ using namespace standin;  // NOLINT: this file is the interface of that namespac
 
 namespace {
 
-// What enqueues needs a context, as in the driver.
+// As in the driver, enqueueing needs a context.
 Result Find(void* handle, Stream** stream) {
   if (CurrentContext() == nullptr) return kInvalidContext;
   *stream = StreamOf(handle);

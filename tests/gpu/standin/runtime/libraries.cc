@@ -1,5 +1,5 @@
-// cuBLAS, cuDNN, cuFFT, cuSOLVER, cuSPARSE: what TensorFlow calls to start them, and what would
-// otherwise hand out nothing. All other functions of theirs succeed and do nothing.
+// cuBLAS, cuDNN, cuFFT, cuSOLVER, cuSPARSE: the functions that TensorFlow needs to initialize them,
+// and those that must return something. All others succeed and do nothing.
 
 #include <cstdint>
 #include <cstring>
@@ -22,7 +22,7 @@ Result Release(void* handle) {
 
 }  // namespace
 
-// A computation of cuBLAS: it launches one kernel on the stream of its handle.
+// A cuBLAS computation, which launches one kernel on its handle's stream.
 Result standin::CublasKernel(void* handle) {
   Launch(*static_cast<void**>(handle));
   return 0;

@@ -1,4 +1,4 @@
-// The driver's management library (NVML): what TensorFlow asks before it takes a device.
+// The management library (NVML): queries that TensorFlow makes before it uses a device.
 
 #include <cstdio>
 
@@ -8,7 +8,7 @@ using namespace standin;  // NOLINT: this file is the interface of that namespac
 
 namespace {
 
-constexpr Result kNone = 3;  // its "not supported"
+constexpr Result kNone = 3;  //  the code for "not supported"
 
 }  // namespace
 

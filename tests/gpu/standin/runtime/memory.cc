@@ -1,5 +1,5 @@
-// The runtime's functions (libcudart) about memory, streams and events: the driver's, with device
-// 0's context where a thread has none.
+// The runtime's functions (libcudart) for memory, streams and events: the driver's, with device 0's
+// context if a thread has none.
 
 #include <cstring>
 
@@ -94,7 +94,7 @@ STANDIN_API Result cudaPointerGetAttributes(void* attributes, const void* memory
   struct {
     int kind, device;
     const void *for_device, *for_host;
-  } values{0, 0, nullptr, memory};  // of pageable memory
+  } values{0, 0, nullptr, memory};  //  for pageable memory
   void* start = nullptr;
   Pinned::Range range{};
   NeedContext();

@@ -1,4 +1,4 @@
-// The runtime's functions (libcudart): those that TensorFlow's libraries call.
+// The runtime's functions (libcudart) that TensorFlow's libraries call.
 
 #include <cstdio>
 #include <cstring>
@@ -18,7 +18,7 @@ Result Keep(Result result) {
   return result;
 }
 
-// The runtime makes device 0's context current where the thread has none.
+// The runtime makes device 0's context current if the thread has none.
 Context* Current() {
   Context* context = CurrentContext();
   return context != nullptr ? context : PrimaryContext(0);
@@ -34,7 +34,7 @@ int CurrentOrdinal() {
 
 Result With() { return Current() != nullptr ? kSuccess : 100; }
 
-// The symbols and kernels of all binaries: one module.
+// The symbols and kernels of all binaries form one module.
 Module* Binary() {
   static auto* module = new Module;
   return module;
@@ -132,7 +132,7 @@ STANDIN_API Result cudaLaunchKernel(const void*, Dim3, Dim3, void**, size_t, voi
 }
 STANDIN_API Result cudaLaunchKernelExC(const LaunchConfig* config, const void*, void**) {
   Current();
-  // Its shared memory is a size_t: the stream lies 8 bytes further than in the driver's.
+  // Shared memory is a size_t here, so the stream is 8 bytes further than in the driver's.
   const auto* bytes = reinterpret_cast<const char*>(config);
   void* stream = nullptr;
   std::memcpy(&stream, bytes + 32, sizeof(stream));
@@ -242,7 +242,7 @@ STANDIN_API Result cudaDeviceGetPCIBusId(char* text, int length, int ordinal) {
   return kSuccess;
 }
 
-// By where the fields lie in CUDA 12's structure; the rest is zero.
+// At the offsets of CUDA 12's structure; all other fields are zero.
 STANDIN_API Result cudaGetDeviceProperties_v2(void* properties, int ordinal) {
   Device* device = DeviceAt(ordinal);
   if (device == nullptr) return Keep(kInvalidDevice);
