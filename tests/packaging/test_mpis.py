@@ -135,7 +135,7 @@ def test_mpi4py_without_threads_is_an_error(launch: Launch) -> None:
     env = mpi.environment() | {"PYTHONPATH": str(FIT.parents[1] / "tf")}
     run = launch(words, 2, launcher=mpi.launcher(2), env=env, timeout=120)
     assert run.returncode != 0
-    assert any("calls it, too: set mpi4py.rc.thread_level" in text for text in run.stderr), (
+    assert any("calls MPI, too: set mpi4py.rc.thread_level" in text for text in run.stderr), (
         run.report()
     )
 

@@ -22,8 +22,8 @@ RUNS = {
 # Errors whenever averaging is on.
 ERRORS = {
     "bad op": "ValueError: op='mean'; accepted: average, sum, min, max, product",
-    "average of ints": "InvalidArgumentError: the average of int32 is not a whole number",
-    "average of an int tensor": "InvalidArgumentError: .*the average of int32 is not a whole",
+    "average of ints": "InvalidArgumentError: the average of int32 is not an integer",
+    "average of an int tensor": "InvalidArgumentError: .*the average of int32 is not an integer",
     "max of complex": "InvalidArgumentError: allreduce max is not defined for complex64",
     "product of complex": "InvalidArgumentError: .*allreduce product is not defined for complex64",
     "sum of bools": "InvalidArgumentError: allreduce sum is not defined for bool",

@@ -73,7 +73,7 @@ def test_a_condition_that_trains_starts_synchronized(ranks):
 def test_a_kernel_that_meets_another_variable_is_an_error(ranks):
     """It must not wait for the other ranks, so it raises an error."""
     for rank in ranks:
-        assert "is to update 'other@" in rank["other variable"], rank["other variable"]
+        assert "is now used to update 'other@" in rank["other variable"], rank["other variable"]
 
 
 def test_random_generators_differ_by_rank(ranks):
