@@ -1,7 +1,8 @@
 """Runs everything that is tested on a real GPU: `python tests/gpu/report.py [--write FILE]`.
 
 Run it with the Python that has the GPU wheel, and with its mpirun on PATH. Prints Markdown; --write
-puts it between the markers of a page (docs/gpu.md). Fails if a training differs from one process's.
+puts it between the markers of a page, such as docs/measurements/2026-11-27-gpu.md. Fails if a
+training differs from one process's.
 `--only IPC` (or staged, NCCL, CUDA-aware) covers one transport, between markers of its own.
 """
 
@@ -147,7 +148,7 @@ def report(only: str) -> tuple[str, int]:
     today = datetime.now(timezone.utc)
     lines = [
         f"{today:%Y-%m-%d}, {len(gpus)} x {gpus[0]}, {os.cpu_count()} cores;",
-        f"`{command} --write docs/gpu.md`. The largest difference of a",
+        f"`{command} --write FILE`. The largest difference of a",
         "weight from one process's, relative to the largest weight. The limit is",
         f"{equality.LIMIT:.0e}, in half precision {equality.LIMITS['mixed_precision']:.0e}.",
         "",
