@@ -122,7 +122,7 @@ TEST_F(CoordinatorTest, NumbersThatWereNeverGivenAreRefused) {
     ReadyList ready_list;
     ready_list.ready = {id};
     Send(1, ready_list);
-    ExpectRefusal(Decide(), {"rank 1/2", "asks rank 0", std::to_string(id)});
+    ExpectRefusal(Decide(), {"rank 1/2", "announced number", std::to_string(id)});
   }
   // Nor is a number one of rows that is none, or the other way round.
   for (const bool gathers : {true, false}) {
@@ -146,7 +146,7 @@ TEST_F(CoordinatorTest, NumbersThatWereNeverGivenAreRefused) {
 TEST_F(CoordinatorTest, ASecondAnnouncementBeforeAnAnswerIsRefused) {
   Start(2);
   for (int time = 0; time < 2; ++time) Ready(1, "w", {1});
-  ExpectRefusal(Decide(), {"rank 1/2", "rank 0", "'w' again"});
+  ExpectRefusal(Decide(), {"rank 1/2", "rank 0", "'w' twice"});
 }
 
 TEST_F(CoordinatorTest, AllgatherTellsEveryRanksRows) {

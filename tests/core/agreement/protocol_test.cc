@@ -166,7 +166,7 @@ TEST_F(ProtocolTest, WhatItHasNotAskedForIsRefused) {
   SendResponseList();
   const Status status = Await(ending);
   EXPECT_EQ(status.code(), Code::kInternal);
-  for (const char* part : {"rank 1/3", "rank 0", "'x'", "has not asked"}) {
+  for (const char* part : {"rank 1/3", "rank 0", "'x'", "has not announced"}) {
     EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
   }
   EXPECT_NE(NextReadyList().leaving, "") << "the others are told";

@@ -178,7 +178,7 @@ def test_averaged_rows_that_differ_are_an_error_that_names_both_ranks(divided):
     for text in (text for both in texts for text in both):
         assert text.startswith("InvalidArgumentError")
         assert "(ResourceApplyAdagrad) rows': the averaged rows differ from those of rank" in text
-        assert "must be the same on all ranks" in text
+        assert "in the same way on all ranks" in text
     # An index that repeats a later one leaves the number of distinct ones, but changes their order.
     assert all("in number" in fewer or "in their indices" in fewer for fewer, _ in texts)
     assert sum("of rank 0 in their indices" in another for _, another in texts) == 2

@@ -201,7 +201,7 @@ def test_a_stall_is_reported_and_then_an_error(stalled, late):
     assert "an error follows after TF_MPI_STALL_TIMEOUT" in report[0]
     error, seconds = stalled.results[1 - late][f"late {late}"]
     assert error.startswith("DeadlineExceededError: ") and waited in error
-    assert f"for rank {late}" in error and "TF_MPI_STALL_TIMEOUT is over" in error
+    assert f"for rank {late}" in error and "TF_MPI_STALL_TIMEOUT has expired" in error
     assert 2.5 < seconds < 7.5  # before the late rank arrives
 
 
