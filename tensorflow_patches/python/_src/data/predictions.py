@@ -130,8 +130,8 @@ def wrap(predict: Any) -> Any:
 def note_own_data(what: str) -> None:
     """Once, on rank 0; all ranks see at the same time that their data differ."""
     log.once(
-        f"predict, {what}: the ranks were given different data, so each rank predicts its own, "
-        "whole, as it would alone",
+        f"predict, {what}: the ranks have different data, so each rank predicts its own, all of "
+        "it. To share the work, give all ranks the same data",
         key="predict own data",
     )
 
@@ -163,9 +163,9 @@ def _gather(call: Prediction, outputs: Any) -> Any:
         return None
     if any(theirs[:2] != told[0][:2] for theirs in told) or None in kinds:
         log.once(
-            "predict: outputs that have no row for each sample cannot be put together from those "
-            "of the ranks, so each rank predicts once more, whole: twice the work, and what is "
-            "drawn at random goes on by two calls",
+            "predict: outputs without a row for each sample cannot be gathered from the ranks, so "
+            "each rank predicts once more, all of the data: that is twice the work, and random "
+            "generators advance by two calls. To avoid that, return a row for each sample",
             key="predict once more",
         )
         return None

@@ -173,7 +173,8 @@ class Batches:
         if makers == 1:
             log.once(
                 f"{_name(self.dataset)}: its numbers, or the states of random generators, differ "
-                "between the ranks: rank 0 makes all batches",
+                "between the ranks: rank 0 makes all batches. To share the work, create it with "
+                "the same arguments and seeds on all ranks",
                 key=f"python batches of rank 0 {_name(self.dataset)}",
             )
         nothing = streams.stand_in(self.spec)

@@ -439,7 +439,7 @@ def _say(dataset: Any, found: Found) -> None:
             log.once(
                 f"input pipeline: {what} {why}: every rank does all the work up to there "
                 f"({', '.join(work[:3])}), and only what comes after is shared among the ranks. "
-                "A map of single samples before batch(), after what filters, is shared",
+                "To share more, map single samples, before batch() and after filters",
                 key=f"wall {what}",
             )
 

@@ -330,7 +330,8 @@ def _check_numbers(variable: Any, parts: list[Any], label: str) -> None:
             raise RuntimeError(
                 f"{label}: weight '{variable.name}' is NaN on rank {theirs} where it is a number "
                 f"on rank {0 if theirs else rank}: something changed it on one rank only, past the "
-                "optimizer, or that rank's processor or memory is faulty"
+                "optimizer, or that rank's processor or memory is faulty. Make the change on all "
+                "ranks, or look at that node with python -m tensorflow.mpi doctor --nodes"
             )
 
 
