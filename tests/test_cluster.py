@@ -77,14 +77,14 @@ def wrong(value: Any, fields: Any, path: str = "") -> list[str]:
         return found
     if isinstance(fields, list):
         if not isinstance(value, list):
-            return [f"{path}: {value!r} is no list"]
+            return [f"{path}: {value!r} is not a list"]
         return [
             error for i, one in enumerate(value) for error in wrong(one, fields[0], f"{path}[{i}]")
         ]
     if isinstance(fields, set):
-        return [] if value in fields else [f"{path}: {value!r} is none of {sorted(fields)}"]
+        return [] if value in fields else [f"{path}: {value!r} is not one of {sorted(fields)}"]
     right = isinstance(value, fields) and (fields is bool or not isinstance(value, bool))
-    return [] if right else [f"{path}: {value!r} is no {fields.__name__}"]
+    return [] if right else [f"{path}: {value!r} is not {fields.__name__}"]
 
 
 def container(role: str) -> dict[str, Any]:
@@ -101,8 +101,8 @@ def test_the_job_matches_its_crd():
     ("change", "error"),
     [
         ({"slots": 2}, ".slots: unknown"),
-        ({"slotsPerWorker": "2"}, ".slotsPerWorker: '2' is no int"),
-        ({"mpiImplementation": "Open MPI"}, ".mpiImplementation: 'Open MPI' is none of"),
+        ({"slotsPerWorker": "2"}, ".slotsPerWorker: '2' is not int"),
+        ({"mpiImplementation": "Open MPI"}, ".mpiImplementation: 'Open MPI' is not one of"),
         ({"mpiReplicaSpecs": {"Worker": {}}}, ".mpiReplicaSpecs.Launcher: missing"),
     ],
 )

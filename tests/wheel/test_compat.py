@@ -1,4 +1,4 @@
-"""`wheel.py compat`: each check on small inputs that pass and that fail."""
+"""`wheel.py compat`: each check on small inputs that pass and on others that fail."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def verdicts(rows: Iterable[Row]) -> list[tuple[str, str]]:
         ({INIT_FILE: INIT}, [FITS, FITS, BREAKS]),
     ],
 )
-def test_patches(tmp_path: Path, files: dict[str, str], expected: list[str]) -> None:
+def test_patches_that_move_or_fail_are_reported(
+    tmp_path: Path, files: dict[str, str], expected: list[str]
+) -> None:
     texts = {"1.patch": PATCH, "2.patch": LAST, "3.patch": UTIL}
     patches = [split(name, text) for name, text in texts.items()]
     read = {name: text.encode() for name, text in files.items()}
@@ -65,7 +67,7 @@ def test_patches(tmp_path: Path, files: dict[str, str], expected: list[str]) -> 
             assert f"by {2 if expected[0] is MOVED else 1} lines" in text
 
 
-def test_headers(tmp_path: Path) -> None:
+def test_missing_headers_are_reported(tmp_path: Path) -> None:
     (tmp_path / "third_party/tensorflow").mkdir(parents=True)
     shutil.copy(ROOT / "third_party/tensorflow/BUILD.staged", tmp_path / "third_party/tensorflow")
     (tmp_path / "tensorflow_patches/glue/xla").mkdir(parents=True)
@@ -85,12 +87,12 @@ def test_headers(tmp_path: Path) -> None:
     ]
 
 
-def test_headers_of_the_checkout_are_looked_for() -> None:
+def test_the_checkouts_includes_are_found() -> None:
     rows = list(compat.check_headers(ROOT, []))
     assert len(rows) > 30 and {row.verdict for row in rows} == {BREAKS}
 
 
-def test_names_that_a_file_uses() -> None:
+def test_names_used_in_a_file_are_found() -> None:
     source = """
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import gen_data as data, variables
@@ -131,12 +133,12 @@ def other():
         ("gone:JSONDecoder", True),
     ],
 )
-def test_a_name_is_there_or_lost(target: str, lost: bool) -> None:
+def test_names_that_are_lost_are_reported(target: str, lost: bool) -> None:
     assert probe.lost(target) is lost
 
 
-def test_the_probe_of_a_tensorflow_without_anything(tmp_path: Path) -> None:
-    """With the package of this checkout: Python's own names are found, all others are reported."""
+def test_the_probe_reports_all_names_without_tensorflow(tmp_path: Path) -> None:
+    """With this checkout's package: Python's own names are found, all others are reported."""
     for name in ("tensorflow", "keras", "tf_keras"):
         (tmp_path / f"{name}.py").touch()
     package = ROOT / "tensorflow_patches/python"
@@ -156,7 +158,7 @@ def test_the_probe_of_a_tensorflow_without_anything(tmp_path: Path) -> None:
 
 
 class Stand:
-    """An environment whose programs print a given output."""
+    """An environment whose programs print given output."""
 
     python = "python"
     official = Path("tensorflow_cpu-9.9.1-cp311.whl")
@@ -174,7 +176,7 @@ class Stand:
         return self.result
 
 
-def test_names(tmp_path: Path) -> None:
+def test_lost_names_are_reported(tmp_path: Path) -> None:
     found = {
         "hooks": {"count": 2, "missing": ["keras.src.a:Gone"]},
         "names": {"count": 3, "missing": []},
@@ -187,7 +189,7 @@ def test_names(tmp_path: Path) -> None:
     assert row.verdict is BREAKS and row.text.startswith("ImportError: no keras: python ")
 
 
-def test_tests(tmp_path: Path) -> None:
+def test_failed_tests_are_reported(tmp_path: Path) -> None:
     passes: Any = Stand(tmp_path, 0, "....\n4 passed in 3.00s\n")
     wheel = tmp_path / "ours.whl"
     rows = verdicts(compat.check_tests(passes, wheel))
@@ -207,7 +209,9 @@ def test_tests(tmp_path: Path) -> None:
     ]
 
 
-def test_cpp(checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_and_link_errors_are_reported(
+    checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("stage_tensorflow", "stage_mpi", "find_mpi", "mpich_wheel"):
         monkeypatch.setattr(compat, name, lambda *arguments: None)
     built: dict[str, Path] = {"a.so": tmp_path / "a.so"}
@@ -234,7 +238,7 @@ def library(path: Path, source: str) -> Path:
     return path
 
 
-def test_symbols(tmp_path: Path) -> None:
+def test_missing_symbols_are_reported(tmp_path: Path) -> None:
     names = [f"{prefix}Pv" for prefix in INTERPOSED]
     stock = "".join(f"int {name}(void) {{ return 1; }}\n" for name in names)
     theirs = library(tmp_path / "theirs.so", stock + "int taken(void) { return 2; }\n")
@@ -256,7 +260,7 @@ def official(checkout: Checkout, version: str) -> Path:
     return wheel
 
 
-def test_a_version_without_a_lock_is_tried_with_the_wheel_that_is_given(checkout: Checkout) -> None:
+def test_a_version_without_a_lock_uses_the_given_wheel(checkout: Checkout) -> None:
     wheel, target = official(checkout, "9.10.0"), Target(3, 11)
     layout, found = compat.trial(checkout.layout, target, str(wheel))
     lock = read_lock(layout.lock)
@@ -269,7 +273,7 @@ def test_a_version_without_a_lock_is_tried_with_the_wheel_that_is_given(checkout
         compat.trial(checkout.layout, Target(3, 12), str(wheel))
 
 
-def test_no_wheel_of_a_version_is_pips_error(
+def test_a_version_that_pip_does_not_have_is_an_error(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = "ERROR: No matching distribution found for tensorflow-cpu==9.10.0\n"
@@ -279,7 +283,7 @@ def test_no_wheel_of_a_version_is_pips_error(
 
 
 @pytest.mark.parametrize("breaks", [False, True])
-def test_the_table_and_the_exit_status(
+def test_the_command_prints_the_table_and_sets_the_exit_status(
     checkout: Checkout,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -1,4 +1,4 @@
-"""What ranks say of their data: in this process, of pipelines that are made up."""
+"""The lines about a rank's data, tested in this process with made-up pipelines."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def feeds_fixture() -> Any:
 
 @pytest.fixture(name="said")
 def said_fixture(feeds: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The lines that log.once is given."""
+    """The lines passed to log.once."""
     said: list[str] = []
     monkeypatch.setattr(feeds.log, "once", lambda line, *_, **__: said.append(line))
     return said
 
 
-def test_ranks_that_were_given_different_data(feeds, said):
+def test_different_arrays_are_reported_with_remedies(feeds, said):
     feeds.streams._other_data("fit", "arrays")
     assert said[0].startswith("fit: the ranks have different arrays. All of them train and")
     assert "call tf.mpi.own_data() before that, or set TF_MPI_SHARD=off" in said[0]
 
 
-def test_ranks_that_were_given_more_or_less(feeds):
+def test_different_numbers_of_batches_are_reported(feeds):
     words = (
         "fit: rank 0 has 3 batches of 4 or 8 samples, rank 1 has an unknown number of batches. "
         "Give all ranks the same data"
@@ -39,14 +39,14 @@ def test_ranks_that_were_given_more_or_less(feeds):
         feeds.streams._check_amounts("fit", [[3, [4, 8]], [None, None]])
 
 
-def test_a_map_that_draws_in_order(feeds, said, monkeypatch):
+def test_a_map_that_draws_in_order_is_reported_with_a_remedy(feeds, said, monkeypatch):
     monkeypatch.setattr(feeds.streams.determinism, "draws_in_order", lambda _: "augment")
     feeds.streams._draws_in_order("fit", None)
     assert said[0].startswith("fit: map 'augment' draws random numbers sample by sample, so rank 0")
     assert "With num_parallel_calls=tf.data.AUTOTUNE in that map" in said[0]
 
 
-def test_python_that_yields_other_data_than_rank_0s(feeds, said):
+def test_python_that_yields_other_data_than_rank_0s_is_reported(feeds, said):
     import numpy as np
 
     note = feeds.streams._note_other_elements("fit")
@@ -77,7 +77,9 @@ def wall(feeds: Any, monkeypatch: Any, name: str, why: str | None, is_map: bool 
         ("map", "looks at a batch (Assert)", "map 'decode' looks at a batch (Assert)"),
     ],
 )
-def test_what_makes_every_rank_do_the_work(feeds, said, monkeypatch, name, why, words):
+def test_the_reason_why_every_rank_does_all_work_is_reported(
+    feeds, said, monkeypatch, name, why, words
+):
     wall(feeds, monkeypatch, name, why, is_map=name == "map")
     assert said[0].startswith(f"input pipeline: {words}")
     assert (
@@ -86,7 +88,7 @@ def test_what_makes_every_rank_do_the_work(feeds, said, monkeypatch, name, why, 
 
 
 def batches(feeds: Any, **facts: Any) -> Any:
-    """A PyDataset that has been looked at."""
+    """A PyDataset that has been inspected."""
     python_batches = feeds.python_batches
     watched = {"digests": [1], "changed": [], "drawn": [], "draws": False}
     pooled = {"_pooled": False, "_workers": 1, "_length": lambda: 3}
@@ -109,31 +111,31 @@ def batches(feeds: Any, **facts: Any) -> Any:
         ({}, None),
     ],
 )
-def test_why_every_rank_makes_all_batches_of_a_pydataset(feeds, facts, words):
+def test_the_reason_why_every_rank_makes_all_batches_is_given(feeds, facts, words):
     assert batches(feeds, **facts).why_not() == words
 
 
-def test_an_error_that_another_rank_has_told(feeds):
-    """Of its own, as far as it is known; and who had it."""
+def test_an_error_of_another_rank_names_that_rank(feeds):
+    """It has the same type if possible, and says which rank had it."""
     failures = feeds.streams.failures
     text = failures._decode_failure(failures._message(ValueError("no such file")))
     assert text.decode().startswith("rank 0/1 has stopped: ValueError: no such file")
 
 
 class Dataset:
-    """In place of tf.data's."""
+    """Replaces tf.data's."""
 
     element_spec = "TensorSpec(shape=())"
 
 
 def pretend(monkeypatch: Any, **parts: Any) -> Any:
-    """`import tensorflow` gives a module that has these parts only."""
+    """Makes `import tensorflow` return a module with only these parts."""
     made = types.SimpleNamespace(**parts)
     monkeypatch.setitem(sys.modules, "tensorflow", made)
     return made
 
 
-def test_what_cannot_be_split(feeds, monkeypatch):
+def test_shard_refuses_what_it_cannot_split(feeds, monkeypatch):
     shard = load("tensorflow.mpi._src.data.dataset_shard")
     pretend(monkeypatch, data=types.SimpleNamespace(Dataset=Dataset))
     monkeypatch.setattr(shard.group, "size", 2)
@@ -145,7 +147,7 @@ def test_what_cannot_be_split(feeds, monkeypatch):
         shard.shard(Dataset(), True)
 
 
-def test_tensors_of_a_batch_that_differ(feeds, monkeypatch):
+def test_tensors_of_a_batch_with_different_lengths_are_reported(feeds, monkeypatch):
     whys: list[Any] = []
     monkeypatch.setattr(feeds.plan, "of", lambda *given: whys.append(given[3]))
     monkeypatch.setattr(feeds.batch_shard, "of_unknown_samples", lambda _: None)
@@ -162,7 +164,7 @@ def test_tensors_of_a_batch_that_differ(feeds, monkeypatch):
         ("Add", "reads a variable, or a table that may be written"),
     ],
 )
-def test_why_a_function_must_run_in_order(feeds, monkeypatch, function, words):
+def test_the_reason_why_a_function_must_run_in_order_is_given(feeds, monkeypatch, function, words):
     determinism = feeds.streams.determinism
     if isinstance(function, str):
         node = types.SimpleNamespace(op=function)
@@ -174,7 +176,7 @@ def test_why_a_function_must_run_in_order(feeds, monkeypatch, function, words):
     assert determinism.why_in_order(types.SimpleNamespace(function=function)) == words
 
 
-def test_why_a_map_of_batches_is_not_given_some_of_the_rows(feeds, monkeypatch):
+def test_the_reason_why_a_map_of_batches_needs_all_rows_is_given(feeds, monkeypatch):
     row_wise = load("tensorflow.mpi._src.data.row_wise")
     flatten = types.SimpleNamespace(flatten=lambda structure: structure)
     pretend(monkeypatch, nest=flatten)
@@ -205,7 +207,7 @@ def test_why_a_map_of_batches_is_not_given_some_of_the_rows(feeds, monkeypatch):
     assert row_wise.function(dataset) == "is of other than plain tensors"
 
 
-def test_a_pydataset_whose_batches_every_rank_makes(feeds, said, monkeypatch):
+def test_a_pydataset_whose_batches_every_rank_makes_is_reported(feeds, said, monkeypatch):
     python_batches = feeds.python_batches
     flatten = types.SimpleNamespace(flatten=lambda spec: spec)
     pretend(monkeypatch, nest=flatten, OptionalSpec=Dataset)
@@ -220,7 +222,7 @@ def test_a_pydataset_whose_batches_every_rank_makes(feeds, said, monkeypatch):
     assert said[1] == f"{every}yields absent values"
 
 
-def test_a_loop_whose_loss_is_no_mean(feeds, monkeypatch):
+def test_a_loop_whose_loss_is_not_a_sample_mean_is_reported(feeds, monkeypatch):
     loop_losses = load("tensorflow.mpi._src.global_batch.loop_losses")
     lines: list[str] = []
     monkeypatch.setattr(loop_losses.log, "once", lambda line, *_, **__: lines.append(line))

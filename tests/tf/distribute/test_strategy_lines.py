@@ -1,4 +1,5 @@
-"""What tf.distribute's strategies say and refuse: in this process, with a resolver made up."""
+"""The lines and errors of tf.distribute's strategies, tested in this process with a fake
+resolver."""
 
 from __future__ import annotations
 
@@ -35,13 +36,13 @@ def strategies_fixture(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture(name="said")
 def said_fixture(strategies: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The lines that log.once is given."""
+    """The lines passed to log.once."""
     said: list[str] = []
     monkeypatch.setattr(strategies.log, "once", said.append)
     return said
 
 
-def test_devices_of_one_rank(strategies, said):
+def test_more_devices_than_a_rank_uses_are_reported(strategies, said):
     assert strategies.devices(["cpu:0", "cpu:1"])[0] == 2
     assert said == [
         "the strategy has 2 devices, but each rank computes its part of a batch on one; to use "
@@ -49,7 +50,7 @@ def test_devices_of_one_rank(strategies, said):
     ]
 
 
-def test_workers_that_are_not_the_ranks(strategies, said):
+def test_other_workers_than_the_ranks_are_reported(strategies, said):
     assert strategies.workers(cluster_resolver=Resolver(2))[0] == 2
     assert not said
     strategies.workers(cluster_resolver=Resolver(3))
@@ -59,7 +60,7 @@ def test_workers_that_are_not_the_ranks(strategies, said):
     )
 
 
-def test_ranks_that_are_no_workers(strategies):
+def test_a_rank_that_is_not_a_worker_is_refused(strategies):
     words = (
         "rank 0 of 2 is a 'ps' according to its TF_CONFIG.*Unset TF_CONFIG and start workers only"
     )

@@ -1,4 +1,4 @@
-"""What ranks say of files: in this process, with ranks that are made up."""
+"""The lines and errors about files, tested in this process with made-up ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def explanations_fixture() -> Any:
     return load("tensorflow.mpi._src.files.explanations")
 
 
-def test_why_a_call_of_the_scripts_own_may_have_failed(explanations, monkeypatch, tmp_path):
+def test_a_failed_file_call_is_explained_with_a_remedy(explanations, monkeypatch, tmp_path):
     monkeypatch.setattr(explanations.group, "group_size", 2)
     explain = explanations.explanation
     locked = explain(OSError("Unable to create file (unable to lock file, errno = 11)"))
@@ -57,8 +57,8 @@ def test_a_download_that_has_changed_is_fetched_again(downloads, monkeypatch, tm
     ]
 
 
-def test_a_turn_that_does_not_come(downloads, monkeypatch):
-    """It says whom it waits for, and then how to do without the wait."""
+def test_a_turn_that_does_not_come_is_reported_and_then_an_error(downloads, monkeypatch):
+    """It says whom the rank waits for, and then how to avoid the wait."""
 
     def is_taken(*_: Any) -> None:
         raise BlockingIOError
@@ -81,7 +81,7 @@ def test_a_turn_that_does_not_come(downloads, monkeypatch):
 
 @pytest.fixture(name="waits")
 def waits_fixture(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """files/waits.py, for which rank 0 has saved nothing."""
+    """files/waits.py in a run where rank 0 has saved nothing."""
     waits = load("tensorflow.mpi._src.files.waits")
     library = types.SimpleNamespace(tfmpi_missed=lambda: 0)
     monkeypatch.setattr(waits.c_api, "load", lambda: library)
@@ -98,7 +98,7 @@ def save(waits: Any, monkeypatch: Any, posts: dict[str, int], why: str = "") -> 
     return waits._Wait("save", "/tmp/model", None)
 
 
-def test_a_save_that_rank_0_does_not_make(waits, monkeypatch):
+def test_a_save_that_rank_0_does_not_make_is_an_error(waits, monkeypatch):
     one = save(waits, monkeypatch, {})
     assert one.waiting(7).startswith(
         "rank 1 has waited 7 s for rank 0 to save '/tmp/model' (save number 1"
@@ -117,7 +117,7 @@ def test_a_save_that_rank_0_does_not_make(waits, monkeypatch):
         one.over()
 
 
-def test_a_save_that_is_not_seen_on_this_node(waits, monkeypatch, tmp_path):
+def test_a_save_that_is_not_visible_on_this_node_is_reported(waits, monkeypatch, tmp_path):
     said: list[str] = []
     monkeypatch.setattr(waits.log, "say", said.append)
     monkeypatch.setattr(waits, "_SHARED_SECONDS", 0.0)
@@ -129,7 +129,7 @@ def test_a_save_that_is_not_seen_on_this_node(waits, monkeypatch, tmp_path):
     assert "Save to a folder that all nodes share, or set TF_MPI_IO=all" in said[0]
 
 
-def test_a_backup_that_another_rank_could_not_read(monkeypatch):
+def test_a_backup_that_another_rank_could_not_read_is_an_error(monkeypatch):
     keras_files = load("tensorflow.mpi._src.files.keras_files")
     failed = {"error": "OSError: truncated file"}
     monkeypatch.setattr(keras_files, "_progress", lambda self: {"epoch": 2})

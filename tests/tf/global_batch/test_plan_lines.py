@@ -1,4 +1,4 @@
-"""Why a batch is not split, and what to do: in this process, of steps that are made up."""
+"""The lines that say why a batch is not split, tested in this process with made-up steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def plan_fixture() -> Any:
 
 @pytest.fixture(name="said")
 def said_fixture(plan: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The lines of fit, for batches of any size on 2 ranks."""
+    """The lines of fit for batches of any size on 2 ranks."""
     said: list[str] = []
     for how in ("once", "debug"):
         monkeypatch.setattr(plan.log, how, lambda line, **_: said.append(line))
@@ -34,7 +34,7 @@ def step(**other: Any) -> Any:
 
 
 def look(plan: Any, monkeypatch: Any, **found: Any) -> Any:
-    """What the analysis of the step finds."""
+    """Sets what the analysis of the step finds."""
     made = plan.Look(False)
     vars(made).update(found)
     monkeypatch.setattr(plan, "_looked_at", lambda *_: made)
@@ -46,7 +46,7 @@ SPEED = (
 )
 
 
-def test_a_draw_in_a_function(plan, said, monkeypatch):
+def test_a_draw_in_a_function_is_reported_with_a_remedy(plan, said, monkeypatch):
     look(plan, monkeypatch, nested_draws=True)
     assert plan._made(step(), None, False, None, True).is_whole
     line = (
@@ -57,20 +57,20 @@ def test_a_draw_in_a_function(plan, said, monkeypatch):
     assert way_out in said[0]
 
 
-def test_a_whole_batch_in_a_compiled_step(plan, said, monkeypatch):
+def test_a_whole_batch_in_a_compiled_step_is_reported_with_a_remedy(plan, said, monkeypatch):
     look(plan, monkeypatch, gathered=[plan.Why("the loss 'dice'")])
     plan._made(step(compiled=True), None, False, None, True)
     assert said[0].startswith("evaluate() of model 'net': the loss 'dice', compiled, depends on")
     assert "To share the work, set jit_compile=False, or use batches of one size that is" in said[0]
 
 
-def test_inputs_that_differ_in_length(plan, said):
+def test_inputs_of_different_lengths_are_reported_with_a_remedy(plan, said):
     why = "a batch whose tensors have different first dimensions (3 and 4)"
     plan._made(step(), None, True, why, True)
     assert said[0].endswith("To share the work, give all inputs the same first dimension")
 
 
-def test_batches_that_cannot_be_gathered(plan, said, monkeypatch):
+def test_batches_that_cannot_be_gathered_are_reported_with_a_remedy(plan, said, monkeypatch):
     monkeypatch.setattr(plan, "_can_be_gathered", lambda *_: False)
     found = look(plan, monkeypatch)
     found.whys.append(plan.Why("the loss 'dice'", "Mean in train.py:8"))
@@ -82,7 +82,7 @@ def test_batches_that_cannot_be_gathered(plan, said, monkeypatch):
     assert said[0].endswith("Use dense batches, and jit_compile=False where their size varies")
 
 
-def test_the_table_of_plans(plan, said, monkeypatch):
+def test_the_table_of_plans_gives_the_reason(plan, said, monkeypatch):
     look(plan, monkeypatch)
     plan._made(step(), None, True, None, True)
     assert "samples are independent" in said[-1] and said[-1].endswith("| nothing")
@@ -91,13 +91,13 @@ def test_the_table_of_plans(plan, said, monkeypatch):
     assert "needs all samples: the loss 'dice'" in said[-1]
 
 
-def test_a_restored_function_that_draws(plan, said, monkeypatch):
+def test_a_restored_function_that_draws_is_reported(plan, said, monkeypatch):
     look(plan, monkeypatch, foreign_draw="RandomUniform")
     plan._made(step(), None, True, None, True)
     assert "RandomUniform" in said[0] and "load its weights" in said[0]
 
 
-def test_values_that_are_no_mean(plan, said):
+def test_values_that_are_not_means_are_reported_with_a_remedy(plan, said):
     plan._say_value(step(), "the returned value 'median'")
     line = (
         "train_step of model 'net': the returned value 'median' depends on several samples at once"
@@ -107,8 +107,8 @@ def test_values_that_are_no_mean(plan, said):
 
 
 @pytest.mark.parametrize("call", ["predict", "fit"])
-def test_what_a_step_stores(plan, monkeypatch, call):
-    """A value of samples in a variable; an optimizer op; in predict a metric."""
+def test_values_that_a_step_stores_are_listed(plan, monkeypatch, call):
+    """A value of samples in a variable, an optimizer op and, in predict, a metric."""
     monkeypatch.setattr(plan.states, "assigned", lambda *_: [("handle", None)])
     monkeypatch.setattr(plan, "_kept", lambda *_: plan.Kind.MIXED)
     monkeypatch.setattr(plan, "_is_gradient", lambda *_: False)

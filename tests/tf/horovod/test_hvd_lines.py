@@ -1,4 +1,4 @@
-"""What Horovod's functions say where there is no group: in this process."""
+"""The lines and errors of Horovod's functions without a group, tested in this process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from extras import load
 
 
-def test_init_in_a_forked_process(monkeypatch):
+def test_init_in_a_forked_process_is_an_error(monkeypatch):
     basics = load("tensorflow.mpi._src.horovod.basics")
     monkeypatch.setattr(basics.group, "forked_from", 1)
     with pytest.raises(RuntimeError, match=r"hvd.init\(\) was called in a process that rank 1 has"):
         basics.init()
 
 
-def test_init_where_averaging_is_off(monkeypatch, capsys):
+def test_init_with_averaging_off_is_reported(monkeypatch, capsys):
     basics = load("tensorflow.mpi._src.horovod.basics")
     monkeypatch.setattr(basics.config, "launcher", lambda: types.SimpleNamespace(size=2))
     gate = types.SimpleNamespace(reason="TF_MPI_ENABLE=0")
@@ -27,7 +27,7 @@ def test_init_where_averaging_is_off(monkeypatch, capsys):
     assert capsys.readouterr().err == f"{line}TF_MPI_ENABLE=0\n"
 
 
-def test_the_end_of_a_warmup(monkeypatch, capsys):
+def test_the_end_of_a_warmup_is_printed(monkeypatch, capsys):
     callbacks = load("tensorflow.mpi._src.horovod.callbacks")
     monkeypatch.setattr(callbacks.basics, "rank", lambda: 0)
     monkeypatch.setattr(callbacks._Schedule, "on_epoch_end", lambda self, epoch, logs: None)
@@ -38,7 +38,7 @@ def test_the_end_of_a_warmup(monkeypatch, capsys):
     assert capsys.readouterr().out == ("\nEpoch 5: finished gradual learning rate warmup to 0.4.\n")
 
 
-def test_sparse_gradients_of_several_passes(monkeypatch):
+def test_sparse_gradients_over_several_passes_are_an_error(monkeypatch):
     aggregation = load("tensorflow.mpi._src.horovod.aggregation")
 
     class Slices:
@@ -53,7 +53,7 @@ def test_sparse_gradients_of_several_passes(monkeypatch):
     assert several._dense(1.0) == 1.0
 
 
-def test_a_name_that_ddl_does_not_have():
+def test_a_name_that_ddl_lacks_is_an_error():
     ddl = load("tensorflow.mpi.compat.ddl")
     with pytest.raises(AttributeError, match="tensorflow.mpi's ddl has no frob; docs/ddl.md lists"):
         ddl.frob  # noqa: B018

