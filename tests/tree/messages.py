@@ -286,7 +286,11 @@ def tests() -> dict[Message, str]:
     said: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
 
     parts = {
-        message: {part.strip(" .,:;()") for piece in some for part in (piece, *piece.split("{}"))}
+        message: {
+            part.strip(" .,:;")
+            for piece in some
+            for part in (piece, *re.split(r"\{\}|[.;:] ", piece))
+        }
         for message, some in pieces.items()
     }
     every_part = set().union(*parts.values())
