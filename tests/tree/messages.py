@@ -51,7 +51,7 @@ _SUBJECTS = {  # by folder or file below tensorflow_patches; the first match cou
     "tf.mpi": r"",
 }
 _ORDER = [*_SUBJECTS, INTERNAL]
-_MIN_LETTERS = 9  # that a test must share with a message
+_MIN_LETTERS = 12  # that a test must share with a message
 _OURS = {"InternalError", "CancelledError"}  # codes for errors that no script can cause
 
 
@@ -272,50 +272,50 @@ def _spoken() -> dict[str, list[str]]:
     return found
 
 
+def _clauses(piece: str) -> set[str]:
+    """The piece, and its clauses between placeholders and stops."""
+    clauses = (clause.strip(" .,:;") for clause in re.split(r"\{\}|[.;:] ", piece))
+    return {piece, *(clause for clause in clauses if len(clause) >= _MIN_LETTERS)}
+
+
 @cache
 def tests() -> dict[Message, str]:
     """The test that matches most of each message; "" if there is none.
 
-    A test says a message if a string of its is all in the message, or a piece of the message all in
-    a string of its, or both have four words in a row; words that no other message has, or none of
-    the test's room.
+    A test matches a message if one of its strings is part of the message, or contains a clause of
+    it, or if both have four words in a row. The words must belong to one message, or to one of the
+    test's own room.
     """
     pieces = {message: _pieces(message.text) for message in messages()}
     wholes = {message: "\n".join(some) for message, some in pieces.items()}
     everything = "\n".join(wholes.values())
-    said: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-
-    parts = {
-        message: {
-            part.strip(" .,:;")
-            for piece in some
-            for part in (piece, *re.split(r"\{\}|[.;:] ", piece))
-        }
-        for message, some in pieces.items()
-    }
-    every_part = set().union(*parts.values())
+    clauses = {m: set().union(*map(_clauses, some)) for m, some in pieces.items()}
+    every_clause = set().union(*clauses.values())
     runs = set().union(*(_runs(piece) for some in pieces.values() for piece in some))
+    matched: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
 
     def note(words: str, file: str) -> None:
-        room = file.split("/")[-2]
-        found = {message.text: message for message in messages() if words in wholes[message]}
+        found = {message.text: message.file for message in messages() if words in wholes[message]}
         if len(found) > 1:
-            found = {text: m for text, m in found.items() if f"/{room}/" in m.file}
-        if words.count(" ") > 3:  # a whole message; of others, a part
-            found |= {m.text: m for m, some in parts.items() if words in some}
-        elif len(found) > 1:
-            return
+            room = f"/{file.split('/')[-2]}/"
+            found = {text: source for text, source in found.items() if room in source}
+        found = found if len(found) == 1 else {}
+        if words.count(" ") > 2:  # enough, if it is a whole clause
+            found |= {message.text: "" for message, some in clauses.items() if words in some}
         for text in found:
-            said[text][file] += len(words)
+            matched[text][file] += len(words)
 
     for file, spoken in _spoken().items():
         of_file = "\n".join(spoken)
         words = {piece for piece in spoken if piece in everything}
         words |= runs & set().union(*map(_runs, spoken))
-        words |= {part for part in every_part if len(part) > 11 and part in of_file}
+        words |= {clause for clause in every_clause if clause in of_file}
         for one in words:
             note(one, file)
-    return {m: max(said[m.text], key=lambda f: said[m.text][f], default="") for m in messages()}
+    return {
+        message: max(matched[message.text], key=lambda f: matched[message.text][f], default="")
+        for message in messages()
+    }
 
 
 # --- The page ------------------------------------------------------------------------------------
