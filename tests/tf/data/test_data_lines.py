@@ -74,7 +74,7 @@ def wall(feeds: Any, monkeypatch: Any, name: str, why: str | None, is_map: bool 
         ("padded_batch", None, "padded_batch() pads to the longest sample of a batch"),
         ("cache", None, "cache(file) is filled with all samples, on each rank into a file of its"),
         ("sort", None, "sort() needs every sample before it"),
-        ("map", "looks at a batch (Assert)", "map 'decode' looks at a batch (Assert)"),
+        ("map", "checks a whole batch (Assert)", "map 'decode' checks a whole batch (Assert)"),
     ],
 )
 def test_the_reason_why_every_rank_does_all_work_is_reported(
@@ -106,7 +106,7 @@ def batches(feeds: Any, **facts: Any) -> Any:
         ({"changed": ["seen"]}, "changes its attribute 'seen' when it makes a batch"),
         (
             {"_pooled": True, "_length": lambda: None},
-            "has workers and no length, and goes on in the next epoch where it was",
+            "has workers and no length, so it continues in the next epoch where it stopped",
         ),
         ({}, None),
     ],
@@ -160,7 +160,7 @@ def test_tensors_of_a_batch_with_different_lengths_are_reported(feeds, monkeypat
     ("function", "words"),
     [
         (types.SimpleNamespace(), "is of compat.v1"),
-        ("GeneratorDataset", "is no function of its element alone (GeneratorDataset)"),
+        ("GeneratorDataset", "does not depend on its element only (GeneratorDataset)"),
         ("Add", "reads a variable, or a table that may be written"),
     ],
 )
@@ -197,14 +197,14 @@ def test_the_reason_why_a_map_of_batches_needs_all_rows_is_given(feeds, monkeypa
     )
     assert row_wise._why_mixed(wrapped) == "mixes the samples of a batch (Mean)"
     graph.outputs, analysis.foreign_draws = [], [draw]
-    assert row_wise._why_mixed(wrapped) == "draws for a batch (RandomUniform)"
+    assert row_wise._why_mixed(wrapped) == "draws for a whole batch (RandomUniform)"
     ops.append("Assert")
-    assert row_wise._why_mixed(wrapped) == "looks at a batch (Assert)"
+    assert row_wise._why_mixed(wrapped) == "checks a whole batch (Assert)"
     monkeypatch.setattr(row_wise.determinism, "why_in_order", lambda _: None)
     monkeypatch.setattr(row_wise, "_is_of_tensors", lambda _: False)
     dataset = types.SimpleNamespace(_map_func=wrapped, element_spec=None)
     dataset._input_dataset = dataset
-    assert row_wise.function(dataset) == "is of other than plain tensors"
+    assert row_wise.function(dataset) == "is not of dense tensors"
 
 
 def test_a_pydataset_whose_batches_every_rank_makes_is_reported(feeds, said, monkeypatch):
@@ -216,7 +216,7 @@ def test_a_pydataset_whose_batches_every_rank_makes_is_reported(feeds, said, mon
     given = batches(feeds, changed=["seen"])
     vars(given).update(dataset=Dataset(), description=lambda: [])
     assert python_batches.dataset_of_all(given, [1], "fit") is None
-    every = "Dataset.__getitem__: every rank makes all batches, since it "
+    every = "Dataset.__getitem__: every rank makes all batches, because it "
     assert said == [f"{every}changes its attribute 'seen' when it makes a batch"]
     python_batches.dataset_of_all(given, [Dataset()], "fit")
     assert said[1] == f"{every}yields absent values"

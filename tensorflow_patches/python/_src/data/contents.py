@@ -1,7 +1,6 @@
-"""What a dataset is made of, as numbers that two ranks can compare: tensors, functions, tables.
+"""Digests of what a dataset is made of (tensors, functions, tables), to compare ranks.
 
-Of large arrays some parts are looked at. What cannot be looked at counts as nothing: then ranks are
-taken for alike, as without.
+Only parts of large arrays are read. What cannot be read is left out, and so assumed to be the same.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ _TABLES = tuple(itertools.product(
 
 
 def of_source(source: Any) -> list[int]:
-    """The eager tensors that one transformation of a dataset holds: its arrays, numbers, names."""
+    """The eager tensors of one transformation: its arrays, numbers and names."""
     tensors = list(getattr(source, "_tensors", ()))
-    if not transformations.is_prefetch(source):  # which holds how far it goes ahead
+    if not transformations.is_prefetch(source):  # contains the buffer size
         held = sorted(vars(source).items())
         tensors += [value for name, value in held if name not in _NO_CONTENT and _is_eager(value)]
     found = [digest for tensor in tensors for digest in of_tensor(tensor)]
@@ -43,7 +42,7 @@ def _is_eager(value: Any) -> bool:
 
 
 def of_tensor(tensor: Any) -> list[int]:
-    """Of an eager tensor with values; [] of others."""
+    """The digest of an eager tensor with values; [] for others."""
     if not _is_eager(tensor) or not tensor.dtype.is_numpy_compatible:
         return []
     return of_array(tensor._numpy())  # numpy() would copy it
@@ -62,7 +61,7 @@ def of_array(array: Any) -> list[int]:
 
 
 def _below_their_folder(texts: list[bytes]) -> list[bytes]:
-    """Paths without the folder that all of them are in, which may be a temporary one."""
+    """Paths without their common folder, which may be temporary."""
     if not texts or not all(b"/" in text for text in texts):
         return texts
     common: bytes = os.path.commonprefix(texts)  # type: ignore[assignment]
@@ -80,7 +79,7 @@ def _parts(array: Any) -> list[Any]:
 
 
 def _of_elements(source: Any) -> list[int]:
-    """Of a dataset of ragged or sparse tensors, which TensorFlow keeps in a form of its own."""
+    """The digest of a dataset of ragged or sparse tensors, which TensorFlow stores as variants."""
     import tensorflow as tf
 
     length = int(source.cardinality())
@@ -101,7 +100,7 @@ def _of_elements(source: Any) -> list[int]:
 
 
 def of_function(function: Any, graph_def: Any) -> list[int]:
-    """A ConcreteFunction of tf.data: its ops, and what it has captured."""
+    """The digest of a ConcreteFunction of tf.data: its ops and its captures."""
     found = [_of_nodes(graph_def.node)]
     found.append(sum(_of_nodes(inner.node_def) for inner in graph_def.library.function) % 2**32)
     for captured in function.captured_inputs:
@@ -113,7 +112,7 @@ def of_function(function: Any, graph_def: Any) -> list[int]:
 
 
 def _of_nodes(nodes: Any) -> int:
-    """Of ops, attributes and edges, without names, which count what a process has made before."""
+    """The digest of ops, attributes and edges, without names, which contain counters."""
     places = {node.name: place for place, node in enumerate(nodes)}
     digest = 0
     for node in nodes:
@@ -129,7 +128,7 @@ def _of_attribute(op: str, value: Any) -> bytes:
     if value.HasField("func"):
         return _unnumbered(value.func.name).encode()
     if op.startswith("CompositeTensorVariant") and value.HasField("s"):
-        # A proto that TensorFlow has serialized, whose maps have another order in each process.
+        # A serialized proto, whose maps are in another order in each process.
         from tensorflow.core.protobuf import composite_tensor_variant_pb2
 
         value = composite_tensor_variant_pb2.CompositeTensorVariantMetadata.FromString(value.s)
@@ -141,7 +140,7 @@ def _unnumbered(name: str) -> str:
 
 
 def of_resource(handle: Any) -> list[int]:
-    """A variable's value; a table's keys and values, in any order."""
+    """The digest of a variable's value, or of a table's keys and values, in any order."""
     import tensorflow as tf
 
     for data in getattr(getattr(handle, "_handle_data", None), "shape_and_type", ()):
@@ -161,8 +160,8 @@ def of_resource(handle: Any) -> list[int]:
 
 
 def _is_table_of(handle: Any, keys: str, values: str) -> bool:
-    """Whether it maps `keys` to `values`, dtypes; to be asked before an export, which does not
-    check them and would end the process."""
+    """Whether a table maps dtype `keys` to dtype `values`. Call it before an export, which does not
+    check dtypes and would crash the process."""
     import tensorflow as tf
 
     try:
@@ -175,7 +174,7 @@ def _is_table_of(handle: Any, keys: str, values: str) -> bool:
 
 
 def is_writable_resource(captured: Any) -> bool:
-    """Whether it is a resource, and not a table in which an insert of nothing is an error."""
+    """Whether it is a resource that can be written: not a table that refuses inserts."""
     import tensorflow as tf
 
     if not _is_eager(captured) or captured.dtype != tf.resource:
@@ -204,7 +203,7 @@ def _numbers(values: Any) -> Any:
 
 
 def _of_pairs(keys: Any, values: Any) -> list[int]:
-    """In any order. Keys that come twice are empty places of a dense table, without values."""
+    """The digest of pairs in any order. Repeated keys are empty slots of a dense table."""
     _, first, times = np.unique(keys, return_index=True, return_counts=True)
     pairs = first[times == 1]
     keys, values = keys[pairs], values.reshape(len(keys), -1)[pairs]
@@ -217,9 +216,9 @@ def _of_pairs(keys: Any, values: Any) -> list[int]:
 
 
 def nodes(graph_def: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The nodes of a function and of those that it calls, each with all of its function, by name.
+    """The nodes of a function and of the functions that it calls, without the calls themselves.
 
-    Without the calls themselves.
+    Each node comes with all nodes of its function, by name.
     """
     called = {inner.signature.name for inner in graph_def.library.function}
     for those in (graph_def.node, *(inner.node_def for inner in graph_def.library.function)):

@@ -1,7 +1,7 @@
 """Whether a dataset yields the same elements in the same order on every rank.
 
-Told from the Python objects of its transformations and from the ops in their functions. In doubt it
-does not.
+Decided from the Python objects of its transformations and the ops of their functions. In case of
+doubt the answer is no.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorflow.mpi._src.data import contents, iterations, one_order, transformations
 
-# Ops that TensorFlow calls stateful, and that give every rank the same.
+# Ops that TensorFlow marks as stateful, but whose output is the same on every rank.
 _HARMLESS = {
     "Assert", "Case", "CheckNumerics", "CheckNumericsV2", "DummyIterationCounter",
     "DummyMemoryCache", "DummySeedGenerator", "HashTable", "HashTableV2", "If", "LookupTableFind",
@@ -25,17 +25,17 @@ _HARMLESS = {
     "While",
 }  # fmt: skip
 
-# Of these, what makes or finds what may be written, or shows that it has run. What a function reads
-# of variables and tables from outside is seen by what it has captured.
+# Of these, ops that create or look up state that may be written, or that have a visible effect.
+# Variables and tables from outside are found among a function's captures.
 _TIMED = {"MutableHashTable", "MutableHashTableV2", "Print", "PrintV2", "VarHandleOp"}
 
 _DRAWS = re.compile("Random|TruncatedNormal|RngReadAndSkip")
 
 
 def description(dataset: Any) -> list[Any] | None:
-    """Ranks whose descriptions are equal have the same elements. None: that cannot be told.
+    """A description that is equal only on ranks with the same elements; None if that is unknown.
 
-    It is assumed that files of the same name are the same on all ranks.
+    Files of the same name are assumed to be the same on all ranks.
     """
     found: list[Any] = [digests(dataset)]
     for source in sources(dataset):
@@ -43,7 +43,7 @@ def description(dataset: Any) -> list[Any] | None:
             return None
         if hasattr(source, "_seed2"):
             seeds = [_constant(source._seed), _constant(source._seed2)]
-            if None in seeds or seeds == [0, 0]:  # drawn at random, by every rank for itself
+            if None in seeds or seeds == [0, 0]:  # random, drawn by every rank separately
                 return None
             found.append([*seeds, iterations.times_drawn(source)])
         for wrapped in source._functions():
@@ -56,22 +56,21 @@ def description(dataset: Any) -> list[Any] | None:
 
 
 def digests(dataset: Any) -> list[int]:
-    """Of what `dataset` is made of: unequal, if that differs between ranks.
+    """Digests of what `dataset` is made of, which differ if its contents differ between ranks.
 
-    A script that draws random data without a seed, or gives each rank its own part, has others on
-    every rank.
+    They do if a script draws random data without a seed, or gives each rank its own part.
     """
     return [digest for source in sources(dataset) for digest in contents.of_source(source)]
 
 
 def is_harmless(wrapped: Any) -> bool:
-    """Whether a function of tf.data's gives every rank the same."""
+    """Whether a function of tf.data has the same results on every rank."""
     graph = wrapped.function.graph.as_graph_def()
     return all(_is_harmless(*node) for node in contents.nodes(graph))
 
 
 def draws_in_order(dataset: Any) -> str | None:
-    """The name of a map that draws for one sample after another; None if there is none."""
+    """The name of a map that draws random numbers sample by sample; None if there is none."""
     for source in sources(dataset):
         if transformations.is_map(source) and not hasattr(source, "_num_parallel_calls"):
             wrapped = source._map_func
@@ -83,7 +82,7 @@ def draws_in_order(dataset: Any) -> str | None:
 
 
 def is_made_by_python(dataset: Any) -> bool:
-    """Whether functions of Python's yield or change its elements, and may note what they do."""
+    """Whether Python functions yield or change its elements, and so may keep state."""
     for source in sources(dataset):
         if transformations.is_of_generator(source):
             return True
@@ -95,23 +94,23 @@ def is_made_by_python(dataset: Any) -> bool:
 
 
 def why_in_order(wrapped: Any) -> str | None:
-    """Why a harmless function of tf.data's cannot run later, or for fewer elements; None: it can.
+    """Why a harmless function of tf.data cannot run later, or for fewer elements; None if it can.
 
-    The function of a variable, or of a table that may be written, has other values then.
+    A function that reads a variable, or a table that may be written, would see other values.
     """
     function = wrapped.function
     if not hasattr(function, "captured_inputs"):
         return "is of compat.v1"
     for node, others in contents.nodes(function.graph.as_graph_def()):
         if node.op in _TIMED or "Dataset" in node.op or not _is_harmless(node, others):
-            return f"is no function of its element alone ({node.op})"
+            return f"does not depend on its element only ({node.op})"
     if any(map(contents.is_writable_resource, function.captured_inputs)):
         return "reads a variable, or a table that may be written"
     return None
 
 
 def sources(dataset: Any) -> Iterator[Any]:
-    """It, and all before it."""
+    """The dataset and all datasets before it."""
     yield dataset
     for source in dataset._inputs():
         yield from sources(source)
@@ -125,7 +124,7 @@ def _constant(tensor: Any) -> int | None:
 
 
 def _is_harmless(node: Any, others: dict[str, Any]) -> bool:
-    """Whether an op in a function, among `others` by name, gives every rank the same."""
+    """Whether an op of a function (`others`: its ops by name) has the same output on every rank."""
     from tensorflow.python.framework import op_def_registry
 
     definition = op_def_registry.get(node.op)
@@ -139,7 +138,7 @@ def _is_harmless(node: Any, others: dict[str, Any]) -> bool:
     names = [argument.name for argument in definition.input_arg]
     if "seed_generator" in names and "seed" not in names:
         return False
-    # A dataset that is made in a function begins with its seeds' first order. 0 and 0: with any.
+    # A dataset made in a function begins with the first order of its seeds; 0 and 0: a random one.
     seeds = [node.input[names.index(name)] for name in ("seed", "seed2") if name in names]
     return not seeds or any(_is_seed(others.get(seed.split(":")[0])) for seed in seeds)
 

@@ -1,9 +1,10 @@
-"""An error on one rank's way to its next batch, told to those that meet it at each.
+"""Reports an error in one rank's input pipeline to the ranks that share its batches.
 
-Where a batch is a meeting of all ranks (streams.py), the others would wait in it for as long as the
-failed rank lives. It takes part once more, when the error has left its iterator or its call of fit,
-with a message in place of data: nobody waits for that one to arrive. The others raise the same kind
-of error, which says whose it is; the traceback is shown where it happened.
+If all ranks exchange something for each batch (streams.py), the others would wait for the failed
+rank as long as its process lives. When the error has left its iterator or its call of fit, the rank
+takes part in one more exchange, with a message in place of data, and does not wait for it to be
+received. The others raise an error of the same type that names the rank; the rank itself prints the
+traceback.
 """
 
 from __future__ import annotations
@@ -22,37 +23,36 @@ from tensorflow.mpi._src.presence import reasons
 from tensorflow.mpi._src.runtime import group
 
 _WORD = 8  # bytes
-_MAGIC = np.frombuffer(b"\xfftfmpi\n\xfe", np.int64)[0]  # the last word of a message
-_REPORTED = "_tf_mpi_told"  # of an error that has left its iterator
+_MAGIC = np.frombuffer(b"\xfftfmpi\n\xfe", np.int64)[0]  # marks a message
+_REPORTED = "_tf_mpi_told"  # set on an error that has left its iterator
 
 _numbers = itertools.count(1)
 _living: weakref.WeakSet[Meetings] = weakref.WeakSet()
-_sent: list[Any] = []  # messages that perhaps nobody asks for; their memory is the library's
-_heard: dict[str, str] = {}  # by what this rank's error says, the class of the other's
+_sent: list[Any] = []  # messages that may never be received; the library reads their memory
+_heard: dict[str, str] = {}  # by a text in this rank's error, the class of the other rank's error
 
 
 class Meetings:
-    """Of the iterators of a dataset, one after another: each has a name of its own, on all ranks
-    the same.
-
-    An iterator that ends early may leave a request behind, which none of the next may answer.
+    """The exchanges of the iterators of a dataset. Each iterator has its own name, the same on all
+    ranks: a request left over by one that ended early must not be answered by the next.
     """
 
     def __init__(self, label: str) -> None:
         self._label = label
         self._iterators = itertools.count()
-        self._name = ""  # of the last one; "" also when that is over
+        self._name = ""  # the name of the last iterator; "" if it has ended
         self._dtype: Any = None
         self.began = self._got = 0
         _living.add(self)
 
     def name(self, dataset: Any, dtype: Any, once: bool = False) -> Any:
-        """(name of the iterator, element) for each of `dataset`, whose ranks gather `dtype`s.
+        """(name of the iterator, element) for each element of `dataset`; ranks gather `dtype`s.
 
-        The name comes first: others hear of an error before the first element, too.
+        The name is drawn first, so that an error before the first element is reported, too.
 
-        once: nothing comes behind an error, though a thread that reads ahead asks for it; `got` is
-        called for each element.
+        Args:
+          once: nothing follows an error, even if a thread that reads ahead asks for more; `got` is
+            called for each element.
         """
         import tensorflow as tf
 
@@ -67,30 +67,30 @@ class Meetings:
             names = tf.data.Dataset.range(1).map(draw)
             names = names.flat_map(lambda name: tf.data.Dataset.from_tensors(name).repeat())
         options = tf.data.Options()
-        # A thread that reads ahead would ask for more behind an error.
+        # A thread that reads ahead would ask for more after an error.
         options.experimental_optimization.inject_prefetch = False
         named = tf.data.Dataset.zip((names, dataset)).with_options(options)
         named._tf_mpi_meetings = self
         return named
 
     def _name_for(self, number: int) -> bytes:
-        """Of the iterator, for its element of this number."""
+        """The name of the iterator, for its element of this number."""
         if number == 0:
             self.began, self._got = next(_numbers), 0
             self._name = f"allgather {self._label}, iterator {next(self._iterators)}"
         if self._got != number and number:
-            raise RuntimeError("nothing comes behind an error")
+            raise RuntimeError("no element follows an error")
         return self._name.encode()
 
     def got(self) -> None:
-        """An element, and what the ranks have gathered for it."""
+        """Called with an element and what the ranks have gathered for it."""
         self._got += 1
 
     def is_under_way(self) -> bool:
         return bool(self._name)
 
     def over(self, error: BaseException | None) -> None:
-        """This rank asks for no more; others hear of `error`, if it is its own."""
+        """Ends this rank's requests, and reports `error` to the others if it is its own."""
         if error is not None:
             message = collectives.Gathering(_message(error).view(self._dtype), self._name)
             _sent.append(message)
@@ -98,20 +98,20 @@ class Meetings:
 
 
 def now() -> int:
-    """A time: of meetings, for `left`."""
+    """The current time, for `left`."""
     return next(_numbers)
 
 
 @atexit.register
 def _withdraw() -> None:
-    """Before this rank waits for the others' ends: what nobody has asked for is not waited for."""
+    """Withdraws messages that nobody has requested; called before waiting for the others' end."""
     while _sent:
         _sent.pop().withdraw()
 
 
 def left(error: BaseException, since: int) -> tuple[BaseException, bool]:
-    """What is to be raised for `error`, which ends a call that has iterated `since` then; and
-    whether all ranks have heard of it."""
+    """The error to raise for `error`, which ends a call that began at time `since`; and whether all
+    ranks have received it."""
     return _ended(error, [one for one in _living if one.began > since])
 
 
@@ -159,9 +159,9 @@ def _message(error: BaseException) -> Any:
 
 
 def raise_if_failed(gathered: Any) -> Any:
-    """`gathered`, int64 or bytes of one rank; raises if a rank has told an error in it.
+    """`gathered`, int64 or bytes of one rank; raises if it contains the error of a rank.
 
-    Bytes are looked at where they end: of many, one after another, a message may be in the midst.
+    Bytes are examined at their end: of several messages, an error may be in the middle.
     """
     import tensorflow as tf
 
@@ -174,7 +174,7 @@ def raise_if_failed(gathered: Any) -> Any:
 
 
 def passed_or_raise(told: Any, gathered: Any, start: Any = 0) -> Any:
-    """`gathered`, unless it is `told` an error at `start`, which is raised."""
+    """`gathered`; raises the error at `start` if `told` says that there is one."""
     import tensorflow as tf
 
     def raised() -> Any:

@@ -1,9 +1,9 @@
-"""TF_MPI_STATS=1: what a rank's input pipelines make, and what of it the rank trains on.
+"""TF_MPI_STATS=1: how many samples a rank's input pipelines produce, and how many it trains on.
 
-A pipeline adds to a variable once for each batch; no Python runs for that, but for the row of waits
-that TF_MPI_TIMELINE has. Without the two nothing is added to a pipeline. A sample is made where its
-batch is divided among the ranks, or on the rank that makes it for others; one that is read ahead in
-vain is made, and not used.
+A pipeline adds to a variable once per batch, without Python, except for the row of waits in
+TF_MPI_TIMELINE. Without either setting nothing is added to pipelines. A sample counts as produced
+where its batch is divided among the ranks, or on the rank that produces it for others; a sample
+that is read ahead and dropped is produced but not used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.runtime import c_api, group
 
-_MADE = "_tf_mpi_made"  # of a dataset whose samples are counted as made
+_MADE = "_tf_mpi_made"  # attribute of a dataset whose samples are counted as produced
 _MEETING = "input of each rank"
 _bytes_before = 0
 
@@ -30,7 +30,7 @@ def _are_printed() -> bool:
 
 
 def add(made: Any = 0, used: Any = 0, microseconds: Any = 0) -> None:
-    """In a function of tf.data, which runs for each batch."""
+    """Adds to the counters, in a function of tf.data that runs for each batch."""
     import tensorflow as tf
 
     numbers = [tf.cast(number, tf.int64) for number in (made, used, microseconds)]
@@ -38,7 +38,7 @@ def add(made: Any = 0, used: Any = 0, microseconds: Any = 0) -> None:
 
 
 def show_wait(microseconds: Any) -> None:
-    """As `add`, for the timeline: until now this batch was waited for."""
+    """As `add`, for the timeline: ends the wait for this batch."""
     import tensorflow as tf
 
     if config.get("TF_MPI_TIMELINE"):
@@ -46,19 +46,19 @@ def show_wait(microseconds: Any) -> None:
 
 
 def is_made(dataset: Any) -> bool:
-    """Whether what `dataset` is made of is counted as made already."""
+    """Whether samples are already counted as produced before `dataset`."""
     return hasattr(dataset, _MADE) or any(map(is_made, dataset._inputs()))
 
 
 def note_made(dataset: Any) -> Any:
-    """It has been counted, or another rank makes it."""
+    """Declares that samples are counted already, or that another rank produces them."""
     setattr(dataset, _MADE, True)
     return dataset
 
 
 @functools.cache
 def _counter() -> Any:
-    """The handle of a variable: samples made, samples used, microseconds waited for them."""
+    """The handle of a variable: samples produced, samples used, microseconds waited for them."""
     import tensorflow as tf
 
     global _bytes_before
@@ -70,16 +70,16 @@ def _counter() -> Any:
 
 
 def _bytes_read() -> int:
-    """What this process has read so far, of whatever."""
+    """The bytes that this process has read so far, of all files."""
     with open("/proc/self/io") as file:
         return int(file.readline().removeprefix("rchar:"))
 
 
 def gather() -> list[dict[str, Any]]:
-    """By rank; at the end of the script, before the rank joins. [] where none has an input.
+    """The statistics by rank, at the end of the script, before the rank joins; [] without input.
 
-    A rank that ends later may train until then: who waits in a barrier is not waited for. Ranks
-    without TF_MPI_STATS join, and are not in it.
+    A rank that ends later may go on training: nobody waits for ranks in a barrier. Ranks without
+    TF_MPI_STATS join, and are left out.
     """
     import tensorflow as tf
 
@@ -93,7 +93,7 @@ def gather() -> list[dict[str, Any]]:
     try:
         collectives.run("barrier", np.empty(0, np.uint8), _MEETING, of_script=True)
         rows = collectives.run("allgather", rows, _MEETING, of_script=True)
-    except tf.errors.OpError:  # another rank has failed, of which the end tells
+    except tf.errors.OpError:  # another rank has failed; that is reported elsewhere
         pass
     if not rows[:, 1:].any():
         return []

@@ -1,16 +1,16 @@
-"""The order of a dataset's n-th iteration: a function of its seeds and n, on all ranks the same.
+"""Makes the order of a dataset's n-th iteration a function of its seeds and n, on all ranks.
 
-tf.data keeps with a shuffle how many seeds it has drawn: one each time that it is iterated, also
-when a repeat() behind it does so. Where an iterator is dropped before its end, what it has read
-ahead decides how many these were: a race, after which ranks go on in different orders. So they are
-counted here as if nothing had been read ahead. Where tf.data may have counted otherwise the
-iterator gets a dataset of its own: the same ops once more, with shuffles that go on where they
-should. For that the ops that make datasets are noted as they run.
+A shuffle of tf.data draws a new seed for each iteration, also for those by a later repeat(). If an
+iterator is dropped before its end, the number of seeds drawn depends on how far it has read ahead:
+a race, after which ranks continue in different orders. Therefore seeds are counted here as if
+nothing had been read ahead. Where tf.data may have counted otherwise, the iterator gets its own
+dataset: the same ops again, with shuffles that continue where they should. To make it, the ops that
+create datasets are recorded as they run.
 
-What is before a cache in memory is iterated until the cache is complete. A script's cache and those
-that stand for it, of a rank's part, hold one order: that of the pass that has completed one. What
-is read ahead may complete it or not, so the ranks agree on that where they meet (streams.py); until
-they meet again a part keeps to its pass, complete or not.
+The input of a cache in memory is iterated until the cache is complete. A script's cache, and the
+caches of a rank's part that replace it, contain one order: that of the pass that completed one of
+them. Reading ahead may complete it or not, so the ranks agree on that when they communicate
+(streams.py); until the next time a part keeps its pass, complete or not.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-# Of variant tensors: how it was made, what counts its seeds, of which that has others; how many are
-# drawn; whether tf.data may have counted otherwise. Of a cache: its _Cached. Of what holds its
+# Attributes of variant tensors: how they were made; what counts their seeds; how many are drawn;
+# whether tf.data may have counted otherwise. Of a cache: its _Cached. Of the resource with its
 # elements: what deletes them.
 _MADE, _ORIGIN = "_tf_mpi_made", "_tf_mpi_origin"
 _DRAWN, _APART = "_tf_mpi_drawn", "_tf_mpi_apart"
@@ -30,8 +30,8 @@ _CACHED, _DELETER = "_tf_mpi_cached", "_tf_mpi_deleter"
 
 
 class _Made(NamedTuple):
-    """The op that has made a dataset, and what TFE_Py_FastPathExecute was given for it: inputs, and
-    attributes, each behind its name."""
+    """The op that made a dataset, and its arguments to TFE_Py_FastPathExecute: inputs and
+    attributes, each after its name."""
 
     op: str
     name: Any
@@ -51,7 +51,7 @@ class _Made(NamedTuple):
 
     @property
     def draws(self) -> bool:
-        """Whether it draws seeds for each iteration."""
+        """Whether it draws a seed for each iteration."""
         again = ("reshuffle_each_iteration", "rerandomize_each_iteration")
         given = self.attributes
         return "seed_generator" in self.inputs and all(given.get(name, True) for name in again)
@@ -59,10 +59,12 @@ class _Made(NamedTuple):
 
 @dataclasses.dataclass
 class _Cached:
-    """What the caches that stand for one another have in common.
+    """The shared state of a script's cache and of the caches that replace it.
 
-    made: how they were, by the identity of what holds their elements. drawn: before the pass that
-    was begun last, how many seeds, by the identity of what draws them. is_fixed: parts keep to it.
+    Attributes:
+      made: how they were made, by the identity of the resource that holds their elements.
+      drawn: how many seeds were drawn before the last pass began, by the identity of the drawer.
+      is_fixed: whether parts keep to that pass.
     """
 
     made: dict[int, _Made] = dataclasses.field(default_factory=dict)
@@ -71,12 +73,12 @@ class _Cached:
 
     @property
     def is_complete(self) -> bool:
-        """Whether one of them holds all."""
+        """Whether one of them contains all elements."""
         return any(map(_is_complete, self.made.values()))
 
 
 class _Noting:
-    """The module pywrap_tfe, as the functions that run the ops of datasets see it."""
+    """Replaces the module pywrap_tfe for the functions that run dataset ops."""
 
     def __init__(self, stock: Any) -> None:
         self._stock = stock
@@ -86,7 +88,7 @@ class _Noting:
 
     def TFE_Py_FastPathExecute(self, context: Any, op: str, name: Any, *arguments: Any) -> Any:  # noqa: N802
         made = self._stock.TFE_Py_FastPathExecute(context, op, name, *arguments)
-        if op.endswith(_DATASETS) and made is not None:  # nothing comes of SaveDataset
+        if op.endswith(_DATASETS) and made is not None:  # SaveDataset returns nothing
             setattr(made, _MADE, _Made(op, name, arguments))
         return made
 
@@ -95,16 +97,19 @@ _DATASETS = ("Dataset", "DatasetV2", "DatasetV3", "DatasetV4")
 
 
 def noting(stock: Any) -> Any:
-    """Takes the place of pywrap_tfe in the modules of these functions, which eager code calls."""
+    """The replacement of pywrap_tfe in the modules of these functions, which eager code calls."""
     return _Noting(stock)
 
 
 class _Way(NamedTuple):
-    """From an iterator to a transformation, of one that comes to its end.
+    """How an iterator that runs to its end iterates a transformation before it.
 
-    times: how often the transformation is iterated. unsure: less often, or more, if the iterator is
-    dropped before. elements: so many are asked for; infinity: all, None: who knows. cached: of the
-    cache that it fills. again: by a pass that was begun before.
+    Attributes:
+      times: how often the transformation is iterated.
+      unsure: whether it may be iterated more or less often if the iterator is dropped early.
+      elements: how many elements are requested; infinity: all; None: unknown.
+      cached: the cache that it fills.
+      again: whether it continues a pass that began before.
     """
 
     times: int = 1
@@ -114,14 +119,14 @@ class _Way(NamedTuple):
     again: bool = False
 
     def beside(self, other: _Way | None) -> _Way:
-        """Both of an iterator's ways to one transformation."""
+        """Combines two paths of an iterator to one transformation."""
         if other is None:
             return self
         return _Way(self.times + other.times, self.unsure or other.unsure)
 
     def past(self, made: _Made, name: str) -> _Way:
-        """To the input `name` of what `made` has made."""
-        if name in ("another_dataset", "other_arguments"):  # iterated when it is their turn
+        """The path to the input `name` of the dataset that `made` describes."""
+        if name in ("another_dataset", "other_arguments"):  # each is iterated in its turn
             return _Way(self.times, True, None)
         given, elements = made.inputs, self.elements
         if made.op == "RepeatDataset":
@@ -139,7 +144,7 @@ class _Way(NamedTuple):
         return self._replace(elements=elements)
 
     def _passes(self, source: Any, count: Any) -> int:
-        """Of a repeat(count) of `source`; of an endless one those that are surely begun."""
+        """The passes of repeat(count) over `source`; if endless, those that certainly begin."""
         from tensorflow.python.ops import gen_dataset_ops
 
         most = int(count) if count >= 0 else math.inf
@@ -158,7 +163,7 @@ _ONE_BY_ONE = {
 
 
 def _draws(variant: Any, way: _Way, found: dict[int, tuple[Any, _Way]]) -> None:
-    """Into `found`, by identity: what draws seeds on the way to `variant`, and how often."""
+    """Adds to `found` what draws seeds before `variant`, by identity, and how often."""
     made = getattr(variant, _MADE, None)
     if made is None or way.elements == 0:
         return
@@ -178,7 +183,7 @@ def _draws(variant: Any, way: _Way, found: dict[int, tuple[Any, _Way]]) -> None:
 
 
 def _filling(variant: Any, made: _Made, way: _Way) -> dict[int, tuple[Any, _Way]]:
-    """What draws seeds before a cache, which is iterated once to fill it; {} if it is complete."""
+    """What draws seeds before a cache, whose input is iterated once; {} if it is complete."""
     found: dict[int, tuple[Any, _Way]] = {}
     place = made.inputs.get("cache")
     if not hasattr(place, _DELETER):
@@ -201,26 +206,26 @@ def _filling(variant: Any, made: _Made, way: _Way) -> dict[int, tuple[Any, _Way]
 
 
 def holds_a_pass(cache: Any) -> bool:
-    """Whether a script's cache, or what stands for it, has been filled by what draws seeds."""
+    """Whether a script's cache, or a replacement, was filled from something that draws seeds."""
     cached = getattr(cache._variant_tensor, _CACHED, None)
     return cached is not None and cached.is_complete
 
 
 def fix_pass(cache: Any, is_fixed: bool) -> None:
-    """Whether its pass stays, as the ranks have agreed."""
+    """Sets whether a cache keeps its pass, as the ranks have agreed."""
     cached = getattr(cache._variant_tensor, _CACHED, None)
     if cached is not None:
         cached.is_fixed = is_fixed
 
 
 def is_complete(cache: Any) -> bool:
-    """Whether a dataset, a cache in memory, holds what is to be cached."""
+    """Whether a dataset, a cache in memory, is complete."""
     made = getattr(cache._variant_tensor, _MADE, None)
     return made is not None and hasattr(made.inputs["cache"], _DELETER) and _is_complete(made)
 
 
 def _is_complete(made: _Made) -> bool:
-    """Whether a cache needs its input no more: one that cannot be read is an error until then."""
+    """Whether a cache no longer needs its input; reading from an incomplete cache is an error."""
     import tensorflow as tf
     from tensorflow.python.data.ops import dataset_ops
     from tensorflow.python.ops import gen_dataset_ops
@@ -241,7 +246,7 @@ def _is_complete(made: _Made) -> bool:
 
 
 def holding(dummy: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps gen_dataset_ops.dummy_memory_cache: what holds a cache's elements can be asked for."""
+    """Wraps gen_dataset_ops.dummy_memory_cache, to know the resource of a cache's elements."""
 
     @functools.wraps(dummy)
     def made(*args: Any, **kwargs: Any) -> Any:
@@ -258,7 +263,7 @@ def holding(dummy: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _ask(dataset: Any) -> None:
-    """For its first element."""
+    """Requests its first element."""
     import tensorflow as tf
 
     options = tf.data.Options()
@@ -274,19 +279,19 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 def times_drawn(dataset: Any) -> int:
-    """By iterations of this transformation before, which may be other datasets'."""
+    """How many seeds earlier iterations of it, also by other datasets, have drawn."""
     return int(getattr(dataset._variant_tensor, _DRAWN, 0))
 
 
 def register_replacement(made: Any, dataset: Any) -> None:
-    """`made`, of the same seeds, takes the place of `dataset`, a shuffle: one sequence of both."""
+    """Declares that `made` replaces `dataset`, a shuffle, and continues its sequence of seeds."""
     origin = getattr(dataset._variant_tensor, _ORIGIN, dataset._variant_tensor)
     setattr(made._variant_tensor, _ORIGIN, origin)
     setattr(origin, _APART, True)
 
 
 def begun(dataset: Any) -> Any:
-    """What is to be iterated for `dataset`, of which an iterator is being made."""
+    """The dataset to iterate in place of `dataset`, when an iterator is created."""
     import tensorflow as tf
 
     found: dict[int, tuple[Any, _Way]] = {}
@@ -312,7 +317,7 @@ def begun(dataset: Any) -> Any:
 
 
 def _drawn_before(origin: Any, way: _Way) -> int:
-    """How many seeds, when an iterator begins with the transformation at the end of `way`."""
+    """How many seeds are drawn when an iterator begins with the end of `way`."""
     drawn = int(getattr(origin, _DRAWN, 0))
     if way.again and way.cached is not None:
         return way.cached.drawn.get(id(origin), drawn)
@@ -323,7 +328,7 @@ def _drawn_before(origin: Any, way: _Way) -> int:
 
 
 def _generator(made: _Made, drawn: int) -> Any:
-    """Of the seeds of `made`, when it has `drawn` the first; and what keeps it."""
+    """A seed generator as that of `made` after `drawn` seeds, and what keeps it alive."""
     from tensorflow.python.ops import gen_dataset_ops
 
     seed, seed2 = made.inputs["seed"], made.inputs["seed2"]
@@ -338,7 +343,7 @@ def _replaced(made: _Made, instead: dict[int, Any]) -> _Made:
 
 
 def _draw(seed: Any, seed2: Any, generator: Any, times: int) -> None:
-    """By as many iterations of a shuffle of one element; 5 us each."""
+    """Draws seeds by iterating a shuffle of one element; 5 us each."""
     import tensorflow as tf
     from tensorflow.python.data.ops import dataset_ops
     from tensorflow.python.ops import gen_dataset_ops
@@ -357,7 +362,7 @@ def _draw(seed: Any, seed2: Any, generator: Any, times: int) -> None:
 
 
 def _again(variant: Any, instead: dict[int, Any]) -> Any:
-    """The dataset of a variant tensor, made of other ops in place of some; `instead` grows."""
+    """The dataset of a variant tensor, rebuilt with some ops replaced; `instead` collects them."""
     from tensorflow.python import pywrap_tfe
     from tensorflow.python.eager import context
 
@@ -383,7 +388,7 @@ def _again(variant: Any, instead: dict[int, Any]) -> Any:
 
 
 def _with(dataset: Any, variant: Any, held: list[Any]) -> Any:
-    """`variant` as `dataset`, whose functions it calls."""
+    """`variant` as a dataset like `dataset`, whose functions it calls."""
     from tensorflow.python.data.ops import dataset_ops
 
     made = dataset_ops._VariantDataset(variant, dataset.element_spec)

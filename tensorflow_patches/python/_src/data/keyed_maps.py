@@ -1,9 +1,9 @@
-"""Maps that draw at random and run for several elements at once: by a key of each element's.
+"""Parallel maps that draw random numbers: each element gets a key for its draws.
 
-Their numbers are taken in any order, in one process, too. So nothing is lost if an element brings a
-key along: what is drawn for it is the same then on whichever rank has it, rank 0 need not send it,
-and the map may be applied to a rank's own samples alone (selection.py). Keys are the elements of a
-random dataset, others in each iteration (iterations.py).
+Such maps draw in any order, in one process, too. So nothing is lost if each element has a key: its
+random numbers are then the same on every rank, rank 0 need not send it, and the map can be applied
+to a rank's own samples only (selection.py). Keys are the elements of a random dataset, which
+differ in each iteration (iterations.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tensorflow.mpi._src.data import contents, determinism
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.random import by_sample, entropy
 
-_numbers = itertools.count()  # of maps that draw so, in program order
+_numbers = itertools.count()  # of such maps, in program order
 
 
 def mapping(original: Any) -> Any:
@@ -29,7 +29,9 @@ def mapping(original: Any) -> Any:
         made = original(dataset, function, num_parallel_calls, *args, **kwargs)
         if num_parallel_calls is None or not entropy.is_shared():
             return made
-        if hasattr(function, "_tf_mpi_own"):  # of the product's own, of maps that came by here
+        if hasattr(
+            function, "_tf_mpi_own"
+        ):  # our own maps, made from maps that were wrapped before
             return made
         keyed = _keyed(dataset, made, function)
         if keyed is None:
@@ -41,7 +43,7 @@ def mapping(original: Any) -> Any:
 
 
 def _keyed(dataset: Any, made: Any, function: Any) -> tuple[Any, Any] | None:
-    """(elements with keys, what maps them); None: `made` draws nothing, or not by keys."""
+    """(elements with keys, function that maps them); None if `made` does not draw by keys."""
     import tensorflow as tf
     from tensorflow.python.autograph.core import ag_ctx
     from tensorflow.python.autograph.impl import api
@@ -52,7 +54,7 @@ def _keyed(dataset: Any, made: Any, function: Any) -> tuple[Any, Any] | None:
         return None
     traced = made._map_func.function
     digest = repr(contents.of_function(traced, traced.graph.as_graph_def()))
-    # Two maps by one function draw apart: views of a sample, of which a model learns.
+    # Two maps with one function draw independently, as for two views of a sample.
     seed = zlib.crc32(f"{next(_numbers)} {digest}".encode())
     keys = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
     spec = dataset.element_spec

@@ -1,12 +1,12 @@
-"""Functions of tf.data that are made of a few CPU ops begin at once.
+"""Makes small CPU functions of tf.data start fast.
 
-A function that an iterator calls is instantiated with the iterator, and TensorFlow takes each for
-one of several devices: Grappler and the placer go over its graph, for 2 ms. Two to five such
-functions are what most of a call of fit, evaluate or predict on small arrays costs. Those that only
-count, slice and gather are the same without; an attribute of a function says that it is of one
-device (FunctionMetadata::Create in tensorflow/core/data/captured_function.cc).
+TensorFlow instantiates the functions of a dataset with each iterator, as multi-device functions:
+Grappler and the placer process each graph, for 2 ms. Two to five such functions are most of the
+cost of fit, evaluate or predict on small arrays. Functions that only count, slice and gather do not
+need it; an attribute declares them as single-device functions (FunctionMetadata::Create in
+tensorflow/core/data/captured_function.cc).
 
-A script's own functions are left as they are.
+Functions of the script are left alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Attributes(dict[str, Any]):
 
 @contextlib.contextmanager
 def functions() -> Iterator[None]:
-    """Inside, this thread makes no function of a script."""
+    """Inside, functions that this thread traces are ours, not the script's."""
     before = getattr(_making, "on", False)
     _making.on = True
     try:
@@ -49,7 +49,7 @@ def traced(original: Any) -> Any:
 
 
 def making(original: Any) -> Any:
-    """Wraps what makes a dataset of arrays."""
+    """Wraps a function that makes a dataset from arrays."""
 
     def make(*args: Any, **kwargs: Any) -> Any:
         with functions():

@@ -1,8 +1,8 @@
-"""One order of elements on all ranks where a script leaves it open.
+"""The same order of elements on all ranks if a script allows any order.
 
-`deterministic=False`, of a transformation or as an option, says that any order will do. The one of
-a deterministic execution is one, and all ranks have it alike, without asking each other. So the ops
-that make datasets are told so, also those in functions.
+`deterministic=False`, of a transformation or as an option, allows any order. The deterministic
+order is one of these, and all ranks can take it without communication. So dataset ops, also those
+in functions, are created as deterministic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OPEN = "_tf_mpi_order_is_open"
 
 
 def deterministic(op: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps an op of gen_dataset_ops that has an attribute `deterministic` or `sloppy`."""
+    """Wraps an op of gen_dataset_ops with an attribute `deterministic` or `sloppy`."""
     signature = inspect.signature(op)
 
     @hooking.without_autograph
@@ -32,7 +32,7 @@ def deterministic(op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def opened(attributes: Any) -> dict[str, Any]:
-    """Those attributes of an op, by name, that leave an order open; and what they should be."""
+    """The attributes of an op that allow any order, by name, and the values to use instead."""
     found: dict[str, Any] = {}
     if attributes.get("deterministic") == "false":
         found["deterministic"] = "true"
@@ -60,7 +60,7 @@ def options(op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _made(op: Callable[..., Any], arguments: dict[str, Any], instead: dict[str, Any]) -> Any:
-    """A dataset. Where ranks need not have one order it is the script's; an open one is noted."""
+    """Makes a dataset; keeps and records an open order if the ranks need not agree on it."""
     if entropy.is_shared():
         return op(**{**arguments, **instead})
     dataset = op(**arguments)
@@ -70,5 +70,5 @@ def _made(op: Callable[..., Any], arguments: dict[str, Any], instead: dict[str, 
 
 
 def is_open(dataset: Any) -> bool:
-    """Whether this transformation may give its elements in another order on each rank."""
+    """Whether this transformation may yield its elements in different orders on the ranks."""
     return hasattr(dataset._variant_tensor, _OPEN)

@@ -1,4 +1,4 @@
-"""Data of a rank's own, which nobody splits: what a script declares, and what readers make."""
+"""Data that belongs to one rank and is not divided: declared by the script, or made by readers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def declare() -> None:
     """See tensorflow.mpi.own_data."""
     if config.get("TF_MPI_SHARD") == "off":
         return
-    control_plane.headers("tf.mpi.own_data()", None)  # all ranks, or the others would split
+    control_plane.headers(
+        "tf.mpi.own_data()", None
+    )  # all ranks must call it, or the others would divide
     config.leave_data_to_script(files=False)
     engine.leave_data_to_script()
 
@@ -35,7 +37,7 @@ def of_arrays(arrays: Any) -> Any:
 
 
 def is_own(dataset: Any) -> bool:
-    """Whether `dataset` is made of such ones."""
+    """Whether `dataset` is made from datasets of own rows."""
     if getattr(dataset, _MARK, False):
         return True
     sources = dataset._inputs() if hasattr(dataset, "_inputs") else []

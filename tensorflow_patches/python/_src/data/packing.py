@@ -1,9 +1,9 @@
-"""Elements of datasets as bytes, by TensorFlow ops, so that rank 0's can be given to all ranks.
+"""Elements of datasets as bytes, made by TensorFlow ops, to send rank 0's to all ranks.
 
-Layout: a block of a byte that is not END and, as its second word, the number of all bytes; per
-tensor an int64 vector [dimensions, their sizes..., number of bytes], for strings the length of
-each, and the bytes. Each of these begins at a multiple of BLOCK, where TensorFlow's slices share
-memory. An absent optional input takes no space.
+Layout: a block whose first byte is not END and whose second word is the total number of bytes. Then
+for each tensor an int64 vector [dimensions, their sizes..., number of bytes], for strings the
+length of each, and the bytes. Each of these begins at a multiple of BLOCK, so that slices of
+TensorFlow share memory. An absent optional input takes no space.
 """
 
 from __future__ import annotations
@@ -12,28 +12,30 @@ import base64
 import warnings
 from typing import Any
 
-END = 0  # the first byte of what is no element
+END = 0  # the first byte of a message that is not an element
 BLOCK = 64  # bytes
 _WORD = 8  # bytes of an int64
 _NOT_ENCODED = "not encoded: "
 
 
 def encode_spec(spec: Any) -> str:
-    """The structure of a dataset's elements as text: the same on all ranks that have the same."""
+    """The structure of a dataset's elements as text, equal for equal structures."""
     from tensorflow.python.saved_model import nested_structure_coder
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of types that must be registered to be decoded: ours
+            warnings.simplefilter(
+                "ignore"
+            )  # types that must be registered to be decoded; ours are not
             proto = nested_structure_coder.encode_structure(spec)
     except (nested_structure_coder.NotEncodableError, NotImplementedError, TypeError, ValueError):
         return _NOT_ENCODED + _described(spec)
-    # Its maps have another order in each process.
+    # Its maps are in another order in each process.
     return base64.b64encode(proto.SerializeToString(deterministic=True)).decode()
 
 
 def _described(spec: Any) -> str:
-    """By the class of each leaf and the tensors that it is made of."""
+    """Describes a spec by the class of each leaf and its component tensors."""
     from tensorflow.python.util import nest
 
     leaves = [
@@ -44,7 +46,7 @@ def _described(spec: Any) -> str:
 
 
 def decode_spec(text: str, own: Any) -> Any:
-    """What `encode_spec` was given on another rank; `own` where that cannot be made of text."""
+    """The spec that another rank passed to `encode_spec`; `own` if it cannot be decoded."""
     from tensorflow.core.protobuf import struct_pb2
     from tensorflow.python.saved_model import nested_structure_coder
 
@@ -78,7 +80,7 @@ def pack(spec: Any, element: Any) -> Any:
 
 
 def message(first: int, parts: list[Any]) -> Any:
-    """Bytes that begin with a block of which `first` is the first byte."""
+    """Bytes that begin with a block whose first byte is `first`."""
     import tensorflow as tf
 
     size = tf.add_n([tf.constant(BLOCK), *map(tf.size, parts)])
@@ -88,7 +90,7 @@ def message(first: int, parts: list[Any]) -> Any:
 
 
 def begins(data: Any, offset: Any) -> tuple[Any, Any]:
-    """Of the message at `offset`, int64: its first byte, and where it ends."""
+    """The first byte and the end of the message at `offset`, an int64."""
     words, _ = _words(data, offset, 2)
     return words[0], offset + words[1]
 
@@ -112,7 +114,7 @@ def _components_of(spec: Any, element: Any) -> list[Any]:
 
 
 def _bytes(part: Any) -> tuple[Any, Any]:
-    """(uint8 vector, int64 vector: the lengths of strings)."""
+    """(bytes as a uint8 vector, lengths of strings as an int64 vector)."""
     import tensorflow as tf
 
     if part.dtype == tf.string:
@@ -125,7 +127,7 @@ def _bytes(part: Any) -> tuple[Any, Any]:
 
 
 def unpack(spec: Any, packed: Any, begin: Any = 0) -> Any:
-    """The element that `pack` was given, of what lies at `begin`."""
+    """The element that was packed at `begin`."""
     import tensorflow as tf
 
     offset = tf.cast(begin, tf.int64) + BLOCK

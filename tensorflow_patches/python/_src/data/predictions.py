@@ -1,11 +1,11 @@
-"""The whole result of `predict`, in order, on every rank, of what each rank predicts of its part.
+"""Gathers the whole result of `predict`, in order, on every rank, from the ranks' parts.
 
-Of each batch the ranks' outputs follow one another. What cannot be gathered so (ragged outputs,
-outputs that have no sample per input) is predicted anew, whole, by every rank.
+The ranks' outputs for a batch are concatenated. Outputs that cannot be gathered so (ragged outputs,
+outputs that are not one per sample) are predicted again, whole, by every rank.
 
-Predictions belong to the rows that a script has given: where the ranks' rows differ, each rank
-predicts its own, whole. A generator is each rank's own, too: what it notes while it yields goes
-with what it has yielded.
+Predictions belong to the rows that the script passed: if the ranks' rows differ, each rank predicts
+its own, whole. So it does for a generator, because state that the generator keeps must match what
+it yields.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensorflow.mpi._src.data import batch_shard, contents
 from tensorflow.mpi._src.messaging import collectives, control_plane
 from tensorflow.mpi._src.runtime import group, log
 
-_numbers = itertools.count(1)  # of predict calls, in program order
+_numbers = itertools.count(1)  # of calls of predict, in program order
 
 
 class Prediction:
@@ -28,12 +28,12 @@ class Prediction:
 
     def __init__(self) -> None:
         self.number = next(_numbers)
-        self.expects_data = True  # its dataset has not been made yet
-        self.sizes: list[int] | None = None  # the samples of each batch, on all ranks
-        self.elements = 0  # a digest of the elements of data that could not be compared ahead
+        self.expects_data = True  # its dataset does not exist yet
+        self.sizes: list[int] | None = None  # the number of samples of each batch, on all ranks
+        self.elements = 0  # a digest of elements that could not be compared in advance
 
     def note_elements(self, dataset: Any) -> Any:
-        """`dataset`, whose elements are looked at as they come."""
+        """`dataset`, whose elements are added to the digest as they are produced."""
         import tensorflow as tf
 
         self.elements = 0
@@ -51,13 +51,14 @@ class Prediction:
                     lambda part: tf.identity(part) if tf.is_tensor(part) else part, element
                 )
 
-        # In their order, and all of them.
+        # All elements, in their order.
         return batch_shard.one_by_one(dataset, noted)
 
     def record(self, dataset: Any, as_shards: bool) -> Any:
-        """The samples of a dataset of shards; notes how many each batch has on all ranks.
+        """The samples of a dataset of shards; records the number of samples of each batch.
 
-        as_shards: elements stay shards, for a step that must know its place in the batch.
+        Args:
+          as_shards: elements stay shards, for a step that needs its place in the batch.
         """
         import tensorflow as tf
 
@@ -79,8 +80,8 @@ class Prediction:
         return batch_shard.one_by_one(numbered, plain, ("predict", as_shards))
 
 
-# By number. TensorFlow keeps a function that its graphs call as long as the process lives: one for
-# all calls, and not one that holds what is a call's.
+# By number: TensorFlow keeps functions that graphs call for the life of the process. One serves
+# all calls, without references to a call.
 _under_way: weakref.WeakValueDictionary[int, Prediction] = weakref.WeakValueDictionary()
 
 
@@ -91,7 +92,7 @@ def _note_rows(number: Any, rows: Any) -> None:
 
 
 class _Calls(threading.local):
-    """The predict calls under way on this thread, the innermost last."""
+    """The calls of predict that run on this thread, the innermost last."""
 
     def __init__(self) -> None:
         self.stack: list[Prediction | None] = []
@@ -101,20 +102,20 @@ _calls = _Calls()
 
 
 def expected() -> tuple[bool, Prediction | None]:
-    """Of a dataset that is being made: (is it for predict?, the call that splits it if any)."""
+    """For a dataset that is being made: (whether it is for predict, the call that divides it)."""
     if not _calls.stack:
         return False, None
     call = _calls.stack[-1]
     if call is None:
         return True, None
     if not call.expects_data:
-        return False, None  # a callback of predict evaluates
+        return False, None  # a callback of predict calls evaluate
     call.expects_data = False
     return True, call
 
 
 def wrap(predict: Any) -> Any:
-    """Makes predict(model, ...) predict this rank's part and return the whole."""
+    """Wraps predict(model, ...): predicts this rank's part and returns the whole."""
 
     def whole(self: Any, *args: Any, **kwargs: Any) -> Any:
         call = Prediction()
@@ -128,7 +129,7 @@ def wrap(predict: Any) -> Any:
 
 
 def note_own_data(what: str) -> None:
-    """Once, on rank 0; all ranks see at the same time that their data differ."""
+    """Rank 0 says once that data differ; all ranks find out at the same point."""
     log.once(
         f"predict, {what}: the ranks have different data, so each rank predicts its own, all of "
         "it. To share the work, give all ranks the same data",
@@ -145,7 +146,7 @@ def _run(predict: Any, call: Prediction | None, *args: Any, **kwargs: Any) -> An
 
 
 def _gather(call: Prediction, outputs: Any) -> Any:
-    """The whole result, in order; None if it cannot be told from the ranks' parts."""
+    """The whole result, in order; None if it cannot be made from the ranks' parts."""
     import numpy as np
     import tensorflow as tf
 
@@ -180,7 +181,7 @@ def _gather(call: Prediction, outputs: Any) -> Any:
 
 
 def _kind(leaf: Any, rows: int) -> list[Any] | None:
-    """Dtype and shape of one sample's output; None for what cannot be gathered."""
+    """Dtype and shape of one sample's output; None if it cannot be gathered."""
     import numpy as np
 
     if not isinstance(leaf, np.ndarray) or leaf.dtype.name not in collectives.DTYPES:

@@ -1,9 +1,9 @@
-"""Batches that a script's Python makes by their number: each rank makes every size-th.
+"""Batches that Python code makes by index: each rank makes every size-th batch.
 
-A PyDataset of Keras 3 and a Sequence of tf_keras are asked for batch i by `data[i]`. Rank r asks
-its own for the batches at the places r, r + size, ... of an epoch, and ahead of need. When a turn
-of `size` batches is needed the ranks meet, and each has all of them; from there on they are as
-batches that rank 0 has sent (feeds.py). Who may not be shared so: Batches.why_not. Why so:
+`data[i]` is batch i of a PyDataset of Keras 3, or of a Sequence of tf_keras. Rank r makes the
+batches at positions r, r + size, ... of an epoch, ahead of time. When a turn of `size` batches is
+needed, the ranks exchange them, and each has all of them; from there on they are treated as batches
+from rank 0 (feeds.py). Batches.why_not says what cannot be shared; see
 docs/decisions/078-python-batches.md.
 """
 
@@ -30,20 +30,20 @@ from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.random import entropy, generators, host, own_rows
 from tensorflow.mpi._src.runtime import group, log
 
-_NOTHING, _BATCH = 0, 1  # what a rank has in a turn
+_NOTHING, _BATCH = 0, 1  # the kinds of message in a turn
 _LOOKED_AT = 1000  # elements of a list, at its beginning and its end
 _ENDLESS = -1
 
 
 class Watched:
-    """A PyDataset while Keras looks at its first batches: what asking for one changes is noted."""
+    """A PyDataset while Keras reads its first batches: records what making a batch changes."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         self.digests: list[list[int]] = []  # of the batches
-        self.changed: list[str] = []  # attributes that the last call has changed
-        self.drawn: list[Any] = []  # generators of which it has drawn
-        self.draws = 0  # of TensorFlow's random ops
+        self.changed: list[str] = []  # attributes that the last call changed
+        self.drawn: list[Any] = []  # generators that it has drawn from
+        self.draws = 0  # for TensorFlow's random ops
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.dataset, name)
@@ -57,7 +57,7 @@ class Watched:
         draws = own_rows.draws_made()
         batch = self.dataset[index]
         self.draws = own_rows.draws_made() - draws
-        # An object that was not there is made at its first use, as a file that is opened.
+        # A new attribute is made at its first use, like an opened file.
         self.changed = [
             name
             for name, value in _held(self.dataset).items()
@@ -75,15 +75,17 @@ class Watched:
 
 
 class Batches:
-    """How batches are made of a script's Python, on this rank.
+    """How batches are made by Python code of the script, on this rank.
 
-    dataset: has batch i at [i].
-    watched: what was seen when it was asked for some.
-    standardize: makes what Keras takes of what the script has returned.
-    length: a function, of the number of batches; None for one without end.
-    shuffles: their order is another one in each epoch.
-    workers, processes, ahead: how many threads or processes make them, and how many are made ahead.
-    pool: makes a pool of workers; an argument says whether of processes.
+    Attributes:
+      dataset: batch i is dataset[i].
+      watched: what was observed when it made some batches.
+      standardize: converts what the script returns to what Keras expects.
+      length: returns the number of batches; None for an infinite dataset.
+      shuffles: whether their order changes in each epoch.
+      workers, processes, ahead: how many threads or processes make batches, and how many batches
+        are made ahead.
+      pool: makes a pool of workers; its argument says whether of processes.
     """
 
     def __init__(
@@ -111,14 +113,14 @@ class Batches:
         self.shared = False  # each rank makes its share
 
     def why_not(self) -> str | None:
-        """Why one rank must not make other batches than another, for people; None: it may."""
+        """Why the ranks must not make different batches, for users; None if they may."""
         watched = self._watched
         if not watched.digests:
             return "has no batches"
         if watched.changed:
             return f"changes its attribute '{watched.changed[0]}' when it makes a batch"
         if self._pooled and self._length() is None:
-            return "has workers and no length, and goes on in the next epoch where it was"
+            return "has workers and no length, so it continues in the next epoch where it stopped"
         if self._workers > 1 or not (watched.drawn or watched.draws):
             return None
         import tensorflow as tf
@@ -130,24 +132,24 @@ class Batches:
         if seeded:
             return (
                 "draws from a seeded generator, in an order that one process repeats; with "
-                "workers=2, which leaves that order open, each rank would make its own batches"
+                "workers=2, which allows any order, each rank would make its own batches"
             )
         return None
 
     def description(self) -> list[Any]:
-        """What must be the same on all ranks: of data, and of what shuffles them."""
+        """What must be the same on all ranks: the data, and what shuffles them."""
         length = self._length()
         return [_ENDLESS if length is None else length, self._watched.digests, self._digest()]
 
     def _digest(self) -> int:
-        """Of what may decide which batch is which, as far as it can be compared between ranks."""
+        """A digest of what determines the batches, as far as it can be compared between ranks."""
         states = list(map(generators.state, generators.reached_from(self.dataset)))
         return zlib.crc32(repr(_numbers_in(self.dataset)).encode(), generators.digest(states))
 
     # An iteration
 
     def begin(self) -> Any:
-        """A vector that rank 0's ranks are told by: a seed, the length, the order; a digest."""
+        """What rank 0 sends to start an iteration: a seed, the length, the order, a digest."""
         self._iterations += 1
         length, digest = self._length(), self._digest()
         seed = zlib.crc32(f"{digest} {self._iterations}".encode())
@@ -159,12 +161,13 @@ class Batches:
         return np.array([seed, _ENDLESS if length is None else length, *order, digest], np.int64)
 
     def turns(self, begun: Any) -> Iterator[Any]:
-        """(whether it is one, a batch): what this rank has in each turn of an iteration.
+        """(whether there is a batch, the batch) of this rank, for each turn of an iteration.
 
-        An error follows the turn in which it has no batch, for which all ranks have those before.
-        The others hear of it in the turn that comes then (failures.py).
+        An error is raised after a turn without a batch, so that all ranks get the batches before
+        it. The others receive it in the next turn (failures.py).
 
-        begun: what all ranks' `begin` have returned, one after another.
+        Args:
+          begun: the results of all ranks' `begin`, concatenated.
         """
         self._begins.over(None)
         seed, length, digests = int(begun[0]), int(begun[1]), begun[-group.size :]
@@ -192,7 +195,7 @@ class Batches:
         except Exception:
             yield False, nothing
             raise
-        rest = range(made, -(-length // makers) + 1)  # one more, that may bring an error
+        rest = range(made, -(-length // makers) + 1)  # one more turn, which may bring an error
         for _ in rest if length != _ENDLESS else itertools.count():
             yield False, nothing
 
@@ -222,7 +225,7 @@ class Batches:
                 if not waiting:
                     return
                 batch = waiting.popleft().get()
-                if not waiting and not self._processes:  # of the threads that set them
+                if not waiting and not self._processes:  # threads that set them
                     for generator, state in zip(drawn, states):
                         generators.put(generator, state)
                 yield batch
@@ -232,7 +235,7 @@ class Batches:
     # As a dataset
 
     def dataset_of_all(self, spec: Any, label: str) -> Any:
-        """A tf.data.Dataset of all batches, of `spec`; all ranks iterate it in step."""
+        """A tf.data.Dataset of all batches, of `spec`; all ranks iterate it in lockstep."""
         import tensorflow as tf
 
         self.shared, self.spec = True, spec
@@ -262,7 +265,7 @@ class Batches:
             return end, (what, start)
 
         def heard(element: Any) -> Any:
-            """A turn, unless a rank tells an error in it; before any of its batches is there."""
+            """A turn; raises the error of a rank, before any of the turn's batches is used."""
             name, mine = element
             turn, zero = streams.gather(mine, name), tf.constant(0, tf.int64)
             _, (what, start) = tf.while_loop(
@@ -286,10 +289,7 @@ class Batches:
 
 
 def dataset_of_all(batches: Batches, spec: Any, label: str) -> Any:
-    """A dataset of which each rank makes its share; None where every rank must make all.
-
-    All ranks call it at the same point.
-    """
+    """A dataset of which each rank makes its share; None if that is impossible. Collective."""
     import tensorflow as tf
 
     why = batches.why_not()
@@ -300,7 +300,7 @@ def dataset_of_all(batches: Batches, spec: Any, label: str) -> Any:
     told = [theirs[0] for theirs in everyone if theirs[0]]
     if told:
         log.once(
-            f"{_name(batches.dataset)}: every rank makes all batches, since it {told[0]}",
+            f"{_name(batches.dataset)}: every rank makes all batches, because it {told[0]}",
             key=f"python batches {told[0]}",
         )
         return None
@@ -325,7 +325,7 @@ def _at_worker(index: int, seed: int) -> Any:
 
 
 def _at(dataset: Any, drawn: list[Any], index: int, seed: int) -> Any:
-    """Batch `index`. It draws by its place in the epoch: other numbers than any other rank."""
+    """Batch `index`, with random generators seeded by its position in the epoch."""
     for number, generator in enumerate(drawn):
         generators.reseed(generator, seed + (number << 32))
     with entropy.drawing_for(f"batch {seed}"):
@@ -333,7 +333,7 @@ def _at(dataset: Any, drawn: list[Any], index: int, seed: int) -> Any:
 
 
 def _held(dataset: Any) -> dict[str, Any]:
-    """What its attributes hold, to see whether that changes: values, sizes, or who it is."""
+    """A snapshot of its attributes, to detect changes: values, sizes, or identities."""
     return {name: _content(value) for name, value in getattr(dataset, "__dict__", {}).items()}
 
 
@@ -351,7 +351,7 @@ def _content(value: Any) -> Any:
 
 
 class _Object(int):
-    """Who an object is of which no more is known."""
+    """The identity of an object of unknown type."""
 
 
 def _is_plain(value: Any) -> bool:
@@ -359,7 +359,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _numbers_in(dataset: Any) -> list[Any]:
-    """Its numbers, and those of what it holds: the same on ranks that have the same data."""
+    """Its numbers and those of its attributes, which are the same on ranks with the same data."""
     found: list[Any] = []
     for value in generators.values_in(dataset):
         if isinstance(value, (bool, int, float, np.number)):

@@ -1,6 +1,6 @@
-"""Whether a map of batches makes of each row a row, for itself: then it may be given some of them.
+"""Whether a map of batches works row by row, so that it can be applied to some of the rows.
 
-Told from its ops, by the rules of the global batch (global_batch/rules.py).
+Decided from its ops, by the rules of the global batch (global_batch/rules.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tensorflow.mpi._src.global_batch.sizes import ONE
 def function(dataset: Any) -> Any:
     """The function of `dataset`, a map of batches, for any number of rows.
 
-    A str, words that say why, if it is not to be given some of them.
+    A str with the reason if it cannot be applied to some of the rows.
     """
     wrapped = dataset._map_func
     why = determinism.why_in_order(wrapped)
@@ -24,7 +24,7 @@ def function(dataset: Any) -> Any:
         return why
     spec = dataset._input_dataset.element_spec
     if not _is_of_tensors(spec) or not _is_of_tensors(dataset.element_spec):
-        return "is of other than plain tensors"
+        return "is not of dense tensors"
     if batch_shard.static_rows(spec) is not None:
         wrapped = _of_any_rows(wrapped, spec)
         if isinstance(wrapped, str):
@@ -33,7 +33,7 @@ def function(dataset: Any) -> Any:
 
 
 def has_one_length(dataset: Any) -> bool:
-    """Whether all tensors of a batch surely have as many rows."""
+    """Whether all tensors of a batch certainly have the same number of rows."""
     return batch_shard.of_one_length(dataset.element_spec) or transformations.elements_are_batches(
         dataset
     )
@@ -49,7 +49,7 @@ def _is_of_tensors(spec: Any) -> bool:
 
 
 def _of_any_rows(wrapped: Any, spec: Any) -> Any:
-    """The script's function traced anew: in a graph of one size a size is a number like others."""
+    """The script's function traced again: in a graph of static size, sizes are plain constants."""
     import tensorflow as tf
     from tensorflow.python.data.ops import structured_function
 
@@ -61,7 +61,7 @@ def _of_any_rows(wrapped: Any, spec: Any) -> Any:
             wrapped._func, "Dataset.map()", input_structure=tf.nest.map_structure(of_any, spec)
         )
     except Exception as error:
-        return f"is for batches of one size: {error}"
+        return f"works only for batches of one size: {error}"
 
 
 def _why_mixed(wrapped: Any) -> str | None:
@@ -69,7 +69,7 @@ def _why_mixed(wrapped: Any) -> str | None:
 
     graph = wrapped.function.graph
     if "Assert" in contents.node_ops(graph.as_graph_def()):
-        return "looks at a batch (Assert)"
+        return "checks a whole batch (Assert)"
     leaves = tf.nest.flatten(wrapped._input_structure)
     analysis = kinds.Analysis({
         kinds.key(given): Kind.ROWS if samples.is_batched(leaf) else Kind.CONST
@@ -85,5 +85,5 @@ def _why_mixed(wrapped: Any) -> str | None:
         op = analysis.why(made)
         return f"mixes the samples of a batch{f' ({op.type})' if op is not None else ''}"
     if analysis.foreign_draws:
-        return f"draws for a batch ({analysis.foreign_draws[0].type})"
+        return f"draws for a whole batch ({analysis.foreign_draws[0].type})"
     return None

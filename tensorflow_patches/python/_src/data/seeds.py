@@ -1,7 +1,7 @@
-"""One permutation on all ranks of the arrays that Keras is given: rank 0's.
+"""All ranks shuffle Keras's arrays in rank 0's order.
 
-Keras's data adapters shuffle arrays with ops whose seeds are drawn as they are made, by every rank
-for itself. Inside them all ranks take rank 0's seeds. All other random ops draw as they always do.
+Keras's data adapters shuffle arrays with ops whose seeds every rank draws separately. Inside the
+adapters all ranks use rank 0's seeds. Other random ops are not affected.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _numbers = itertools.count(1)
 
 
 def adapter(active: bool) -> contextlib.AbstractContextManager[None]:
-    """While one of Keras's data adapters builds its dataset; all ranks are at the same point."""
+    """Around the construction of a dataset by a data adapter of Keras. Collective."""
     return threads.inside(_inside, adapter=active)
 
 
 def of_rank_0(seed: Any, seed2: Any) -> tuple[Any, Any]:
-    """See hooks.shuffle_seeds. Of the seeds that an op has, None for none, those that it takes."""
+    """See hooks.shuffle_seeds. The seeds to use in place of those of an op; None: unseeded."""
     if not getattr(_inside, "adapter", False):
         return seed, seed2
     if seed is None and seed2 is None:

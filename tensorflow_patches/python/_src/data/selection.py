@@ -1,17 +1,17 @@
-"""Which samples of a batch are a rank's, decided before a pipeline works on them.
+"""Selects a rank's samples of a batch before the pipeline works on them.
 
-A rank takes its part of each batch (batch_shard.py). What a pipeline does to each sample for itself
-(decode, resize, parse) it then needs to do for these alone. So the pipeline is made again, of the
-script's own Dataset objects: from its end back to where elements are put into batches, and from
-there back over maps of pure functions to what does not keep the elements' order and number. There
-the undecoded elements of a batch are counted off, a rank's are taken, and the maps are applied to
-them. What is trained on is the same, sample by sample. Why so: docs/decisions/076-selection.md.
+A rank takes its part of each batch (batch_shard.py), so it needs to decode, resize or parse only
+those samples. The pipeline is rebuilt from the script's Dataset objects: from its end back to where
+elements are batched, and from there back over maps of pure functions, up to a transformation that
+does not keep the order and number of elements. There this rank's undecoded elements of each batch
+are selected, and the maps are applied to them. Training uses the same samples as before. See
+docs/decisions/076-selection.md.
 
     source > shuffle > map decode > batch 64 > prefetch     becomes, on each of two ranks,
     source > shuffle > [32 of each 64] > map decode > batch 32 > prefetch
 
-Elements below are (tag, data): the tag, an int64, is the number of samples of the batch on all
-ranks; of a batch, a vector of as many.
+Elements below are (tag, data). The tag, an int64, is the number of samples of the batch on all
+ranks; for a batch it is a vector with one such number per row.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ from tensorflow.mpi._src.runtime import group, log
 
 
 class Step(NamedTuple):
-    """A map, or what reads ahead of one, that waits for the selection.
+    """A map, or a prefetch behind one, that is delayed until after the selection.
 
-    dataset: one that works as it is to: in parallel, ahead. function: makes an element of one.
-    path: to which part of an element it belongs: of each zip around it, what that zips, and which
-    of these it is in. shared: the script's transformations that it stands for.
+    Attributes:
+      dataset: the script's dataset, whose options (parallelism, prefetch) it takes over.
+      function: maps an element.
+      path: the part of an element that it maps: for each enclosing zip, the zipped structure and
+        the index in it.
+      shared: the script's transformations that it replaces.
     """
 
     dataset: Any
@@ -47,16 +50,18 @@ class Step(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """`dataset`, and what is to be done to its elements, in order."""
+    """A dataset and the delayed steps for its elements, in order."""
 
     dataset: Any
     steps: tuple[Step, ...] = ()
 
 
 class Wall(NamedTuple):
-    """What every rank must do for all samples, as all that comes before.
+    """A transformation that needs all samples, so that every rank does all the work before it.
 
-    dataset: at which selection ends. why: words; None if it has no work before it.
+    Attributes:
+      dataset: the transformation.
+      why: the reason, for users; None if there is no work before it.
     """
 
     dataset: Any
@@ -64,14 +69,14 @@ class Wall(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What has been met on the way: walls; and what is done for this rank's samples alone."""
+    """The walls that were found, and the transformations applied to this rank's samples only."""
 
     walls: list[Wall]
     shared: list[Any]
 
 
 def shard_batches(stream: streams.Stream, element: Callable[[Any, Any, Any, Any], Any]) -> Any:
-    """batch_shard.shard_batches of a stream, with little work for other ranks' samples."""
+    """As batch_shard.shard_batches, but avoids work for other ranks' samples."""
     import tensorflow as tf
 
     found = Found([], [])
@@ -91,7 +96,7 @@ def shard_batches(stream: streams.Stream, element: Callable[[Any, Any, Any, Any]
 
 
 def every_nth(dataset: Any, batches: bool) -> Any:
-    """dataset.shard(size, rank), with the maps at its end applied to this rank's elements alone."""
+    """dataset.shard(size, rank), with the maps at its end applied to this rank's elements only."""
     delayed = _delayed(dataset, Found([], []))
     if not delayed.steps:
         return batch_shard.made(dataset, batches).shard(group.size, group.rank)
@@ -140,7 +145,7 @@ def _selected(dataset: Any, found: Found) -> Any:
 
 
 def _selected_zip(dataset: Any, found: Found) -> Any:
-    """Of datasets of batches of one size, as of images and of masks: part by part."""
+    """As _selected for a zip of datasets with equal batches, such as images and masks."""
     import tensorflow as tf
     from tensorflow.python.data.util import nest
 
@@ -168,7 +173,7 @@ def _selected_zip(dataset: Any, found: Found) -> Any:
 
 
 def _own_rows(dataset: Any) -> Any:
-    """(tags, this rank's rows) of a dataset of batches that every rank has whole."""
+    """(tags, this rank's rows) of a dataset whose batches every rank makes whole."""
     spec = dataset.element_spec
     return batch_shard.shard_batches(
         dataset, lambda data, mine, rows, first: (_tags(spec, data, rows), data)
@@ -182,7 +187,7 @@ def _tags(spec: Any, data: Any, rows: Any) -> Any:
 
 
 def _selected_batches(dataset: Any, found: Found) -> Any:
-    """Of what makes batches."""
+    """As _selected for a transformation that makes batches."""
     import tensorflow as tf
 
     size = transformations.batch_size(dataset)
@@ -201,7 +206,7 @@ def _selected_batches(dataset: Any, found: Found) -> Any:
 
 
 def _own_elements(dataset: Any, size: int, drops: bool) -> Any:
-    """(tag, element) of this rank's elements of each `size`."""
+    """(tag, element) for this rank's elements of each `size` consecutive ones."""
     import tensorflow as tf
     from tensorflow.python.data.ops import optional_ops
 
@@ -228,7 +233,7 @@ def _own_elements(dataset: Any, size: int, drops: bool) -> Any:
     return own.map(lambda tag, held: (tag, optional_ops._OptionalImpl(held, spec).get_value()))
 
 
-# From there back to what does not keep elements in number.
+# From there back to a transformation that does not keep the number of elements.
 
 
 def _delayed(dataset: Any, found: Found) -> Delayed:
@@ -271,11 +276,11 @@ def _delayed_zip(dataset: Any, found: Found) -> Delayed:
     return Delayed(tf.data.Dataset.zip(sources, name=dataset._name), steps)
 
 
-# Caches in memory. What a rank makes of one lives as long as the script's own does.
+# Caches in memory. A rank's replacement of a cache lives as long as the script's cache.
 
 
 def _kept(cache: Any, found: Found, make: Callable[[Any, Found], Any]) -> Any:
-    """What `make` makes of `cache`; the same in each call of fit, which so finds what it holds."""
+    """The replacement that `make` makes for `cache`; the same in each call of fit."""
     parts = vars(cache).setdefault("_tf_mpi_parts", {})
     key = make, group.rank, group.size
     if key not in parts:
@@ -288,7 +293,7 @@ def _kept(cache: Any, found: Found, make: Callable[[Any, Found], Any]) -> Any:
 
 
 def _cached_rows(cache: Any, found: Found) -> Any:
-    """A cache of batches, of this rank's rows: the same ones in each epoch."""
+    """A cache of this rank's rows of batches: the same rows in each epoch."""
     import tensorflow as tf
 
     def copied(*args: Any) -> Any:
@@ -303,14 +308,14 @@ def _cached_rows(cache: Any, found: Found) -> Any:
     if rows is None:
         if not batch_shard.is_batched(source.element_spec) or not row_wise.has_one_length(source):
             return None
-        rows = _own_rows(source).map(copied)  # a slice would keep all of a batch
+        rows = _own_rows(source).map(copied)  # a slice would keep the whole batch in memory
     return transformations.cached_again(cache, rows)
 
 
 def _delayed_cache(cache: Any, found: Found) -> Delayed:
-    """A cache of samples: undecoded ones, with numbers; and a store of those that were decoded.
+    """A cache of undecoded samples with indices, and a table of the samples that were decoded.
 
-    Of which samples a rank has in an epoch a shuffle behind the cache decides.
+    A shuffle behind the cache decides which samples a rank has in an epoch.
     """
     delayed = _kept(cache, found, _numbered)
     shared = tuple(step._replace(shared=(*step.shared, cache)) for step in delayed.steps)
@@ -332,15 +337,15 @@ def _numbered(cache: Any, found: Found) -> Delayed:
     shared = tuple(one for step in steps for one in step.shared)
     how = (in_parallel or maps)[-1].dataset
     step = Step(how, _stored(maps, cache.element_spec), shared=shared)
-    options = tf.data.Options()  # an iterator is saved without the table, which can be filled anew
+    options = tf.data.Options()  # a saved iterator omits the table, which can be filled again
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     return Delayed(source.enumerate().with_options(options), (step,))
 
 
 def _stored(steps: list[Step], spec: Any) -> Callable[[Any], Any]:
-    """What makes of (number, element) what `steps` make of the element, once in this process.
+    """Maps (index, element) to the element after `steps`, computed once in this process.
 
-    Two calls at once may both make it. Elements are held in a table, as variants, without copies.
+    Two concurrent calls may both compute it. The table holds elements as variants, without copies.
     """
     import tensorflow as tf
     from tensorflow.python.data.ops import optional_ops
@@ -367,7 +372,7 @@ def _stored(steps: list[Step], spec: Any) -> Callable[[Any], Any]:
     return get
 
 
-# What waits, applied to tagged elements.
+# Delayed steps, applied to tagged elements.
 
 
 def _applied(tagged: Any, steps: tuple[Step, ...]) -> Any:
@@ -380,7 +385,7 @@ def _applied(tagged: Any, steps: tuple[Step, ...]) -> Any:
 
 
 def _traced(wrapped: Any) -> Callable[[Any], Any]:
-    """A function that is traced already: a script's Python runs no second time."""
+    """The traced function of a map, so that the script's Python does not run again."""
     from tensorflow.python.data.util import structure
 
     def run(element: Any) -> Any:
@@ -393,7 +398,7 @@ def _traced(wrapped: Any) -> Callable[[Any], Any]:
 
 
 def _inside(step: Step, element: Any) -> Any:
-    """`element` with what `step` makes of its part."""
+    """`element` with its part replaced by the result of `step`."""
     from tensorflow.python.data.util import nest
 
     if not step.path:
@@ -410,7 +415,7 @@ def _mapped(tagged: Any, step: Step) -> Any:
 
     def run_on_rows(tags: Any, element: Any) -> Any:
         made = _inside(step, element)
-        if tags.shape.rank:  # a batch, of as many rows as it was
+        if tags.shape.rank:  # a batch with the same number of rows
             for leaf in tf.nest.flatten(made):
                 if leaf.shape.rank and tags.shape[0] is not None:
                     leaf.set_shape([tags.shape[0], *leaf.shape[1:]])
@@ -424,11 +429,11 @@ def _mapped(tagged: Any, step: Step) -> Any:
     return transformations.mapped_again(step.dataset, tagged, function)
 
 
-# What is said.
+# Messages.
 
 
 def _say(dataset: Any, found: Found) -> None:
-    """Rank 0 says what makes every rank do the work before it."""
+    """Rank 0 names the transformations that make every rank do the work before them."""
     if group.rank == 0:
         shared = {id(one) for one in found.shared}
         log.debug(f"plan: input pipeline: {_plan(dataset, shared)}", once=True)
@@ -445,7 +450,7 @@ def _say(dataset: Any, found: Found) -> None:
 
 
 def _plan(dataset: Any, shared: set[int]) -> str:
-    """From its source on: "range > shuffle > map 'decode' (own rows) > batch (own rows)"."""
+    """The pipeline from its source: "range > shuffle > map 'decode' (own rows) > batch"."""
     sources = [_plan(source, shared) for source in dataset._inputs()]
     before = sources[0] if len(sources) == 1 else f"({', '.join(sources)})" if sources else ""
     mapped = _of_map(dataset) if transformations.is_map(dataset) else None
@@ -461,13 +466,13 @@ def _described(wall: Wall) -> tuple[str, str]:
     if name == "padded_batch":
         return "padded_batch()", "pads to the longest sample of a batch"
     if name == "cache":
-        mine = "on each rank into a file of its own, of which rank 0's stays"
+        mine = "by each rank into its own file, of which rank 0's is kept"
         return "cache(file)", f"is filled with all samples, {mine}"
     return f"{name}()", "needs every sample before it"
 
 
 def _of_map(dataset: Any) -> str | None:
-    """The name of the function of the script's that maps; None if there is none."""
+    """The name of the script's function that maps; None if there is none."""
     for wrapped in dataset._functions():
         function = wrapped._func
         name = f"'{getattr(function, '__name__', 'a function')}'"

@@ -1,7 +1,7 @@
-"""TensorFlow's own datasets, by their classes: TensorFlow 2.16 to 2.21.
+"""TensorFlow's dataset classes, of TensorFlow 2.16 to 2.21.
 
-Nothing else asks for the class of a dataset, or makes one of a class. One that is not here is taken
-for one that passes the elements of its inputs on, one by one.
+No other module tests for the class of a dataset, or constructs one by class. A class that is not
+listed here is assumed to pass on the elements of its inputs one by one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAKE_BATCHES = {
     f"{_EXPERIMENTAL}batching": ("_DenseToSparseBatchDataset", "_MapAndBatchDataset"),
     f"{_EXPERIMENTAL}distribute": ("_LegacyRebatchDataset",),
 }
-# Their elements are made of what is in those of their inputs.
+# Their elements are made from the contents of their inputs' elements.
 _TAKE_APART = {
     f"{_OPS}flat_map_op": ("_FlatMapDataset",),
     f"{_OPS}interleave_op": ("_InterleaveDataset", "_ParallelInterleaveDataset"),
@@ -54,17 +54,17 @@ _OF_A_SCAN = (
 
 
 def _is(dataset: Any, classes: Mapping[str, tuple[str, ...]]) -> bool:
-    """Whether `dataset` is of one of `classes`, by module, or of one that is made of it."""
+    """Whether `dataset` is an instance of one of `classes`, by module, or of a subclass."""
     return any(kind.__name__ in classes.get(kind.__module__, ()) for kind in type(dataset).__mro__)
 
 
 def is_tensorflows(dataset: Any) -> bool:
-    """Whether its class is TensorFlow's, and not one of the script's own."""
+    """Whether its class is TensorFlow's, and not the script's."""
     return type(dataset).__module__.startswith(_PACKAGE)
 
 
 def has_batches(dataset: Any) -> bool:
-    """Whether its elements are batches that it, or what it passes on, has made."""
+    """Whether its elements are batches, made by it or by a dataset before it."""
     if _is(dataset, _TAKE_APART):
         return False
     return _is(dataset, _MAKE_BATCHES) or any(map(has_batches, dataset._inputs()))
@@ -75,7 +75,7 @@ def is_prefetch(dataset: Any) -> bool:
 
 
 def gets_prefetch(dataset: Any) -> bool:
-    """Whether tf.data puts a prefetch at its end when it is iterated; it does, if there is none."""
+    """Whether tf.data appends a prefetch when it is iterated, as it does if there is none."""
     allowed = dataset.options().experimental_optimization.inject_prefetch is not False
     while _is(dataset, _OPTIONS):
         dataset = dataset._input_dataset
@@ -83,7 +83,7 @@ def gets_prefetch(dataset: Any) -> bool:
 
 
 def is_of_generator(dataset: Any) -> bool:
-    """Whether a generator of Python's yields its elements."""
+    """Whether a Python generator yields its elements."""
     return _is(dataset, _GENERATOR)
 
 
@@ -92,12 +92,12 @@ def is_map(dataset: Any) -> bool:
 
 
 def is_batch(dataset: Any) -> bool:
-    """Whether it puts its input's elements together, as many as it says: see batched_again."""
+    """Whether it batches its input's elements, a fixed number each: see batched_again."""
     return _is(dataset, _BATCH) or (_is(dataset, _PADDED_BATCH) and _pads_to_one_shape(dataset))
 
 
 def elements_are_batches(dataset: Any) -> bool:
-    """Whether its elements are those of a batch(), as they are."""
+    """Whether its elements are those of a batch(), unchanged."""
     from tensorflow.python.data.ops import dataset_ops
 
     while isinstance(dataset, dataset_ops.UnaryUnchangedStructureDataset):
@@ -106,7 +106,7 @@ def elements_are_batches(dataset: Any) -> bool:
 
 
 def size_of_batches(dataset: Any) -> tuple[int, bool] | None:
-    """The batch_size of what has made its batches, if only maps and what keeps them came after."""
+    """The batch_size of the batch() before it, if only maps and the like came after."""
     while is_map(dataset) or is_cache(dataset) or keeps_elements(dataset):
         dataset = dataset._input_dataset
     return batch_size(dataset) if is_batch(dataset) else None
@@ -117,7 +117,7 @@ def is_zip(dataset: Any) -> bool:
 
 
 def is_cache(dataset: Any) -> bool:
-    """Whether it holds in memory what its input has given it: see cached_again."""
+    """Whether it is a cache in memory: see cached_again."""
     from tensorflow.python.eager import context
     from tensorflow.python.framework import tensor_util
 
@@ -127,7 +127,7 @@ def is_cache(dataset: Any) -> bool:
 
 
 def is_filled_file(dataset: Any) -> bool:
-    """Whether it is a cache in a file that is complete: what is before it is not asked."""
+    """Whether it is a complete cache in a file, whose input is not read."""
     from tensorflow.python.framework import tensor_util
 
     if not _is(dataset, _CACHE):
@@ -137,7 +137,7 @@ def is_filled_file(dataset: Any) -> bool:
 
 
 def is_of_tensors(dataset: Any) -> bool:
-    """Whether its elements are parts of tensors that are in memory, in an order of their own."""
+    """Whether its elements are slices of tensors in memory, in a fixed order."""
     if _is(dataset, _TENSORS):
         return True
     keeps = is_zip(dataset) or any(_is(dataset, kind) for kind in (_COUNTED, _SHARD, _OPTIONS))
@@ -145,19 +145,19 @@ def is_of_tensors(dataset: Any) -> bool:
 
 
 def name(dataset: Any) -> str:
-    """As the script calls it: "map", "shuffle"."""
+    """Its name in scripts: "map", "shuffle"."""
     words = type(dataset).__name__.strip("_").removeprefix("Parallel").removesuffix("Dataset")
     return "".join(f"_{word.lower()}" if word.isupper() else word for word in words).strip("_")
 
 
 def keeps_elements(dataset: Any) -> bool:
-    """Whether it leaves some elements out, repeats, reorders or awaits them, and looks at none.
+    """Whether it drops, repeats, reorders or prefetches elements without changing any.
 
-    These are what `again` makes over another input.
+    Such transformations can be rebuilt by `again` over another input.
     """
     from tensorflow.python.eager import context
 
-    if _is(dataset, _SHUFFLE):  # in a function its seeds are not to be had
+    if _is(dataset, _SHUFFLE):  # in a function its seeds are unknown
         return bool(context.executing_eagerly())
     if _is(dataset, _PREFETCH):
         return constant(dataset._buffer_size) is not None
@@ -167,7 +167,7 @@ def keeps_elements(dataset: Any) -> bool:
 def again(dataset: Any, source: Any) -> Any:
     """The same transformation over another input.
 
-    All shuffles that are made again of one draw from one sequence of seeds: see iterations.py.
+    All shuffles that are rebuilt from one draw from the same sequence of seeds: see iterations.py.
     """
     from tensorflow.python.data.ops import dataset_ops, prefetch_op
 
@@ -184,7 +184,7 @@ def again(dataset: Any, source: Any) -> Any:
 
 
 def cached_again(dataset: Any, source: Any) -> Any:
-    """`source` in a cache that stands for `dataset`, one in memory: see iterations.py."""
+    """`source` in a cache that replaces `dataset`, a cache in memory: see iterations.py."""
     made = type(dataset)(source, "", name=dataset._name)
     iterations.register_replacement(made, dataset)
     return made
@@ -212,12 +212,12 @@ def _shuffled_again(dataset: Any, source: Any) -> Any:
 
 
 def of_a_scan(dataset: Any) -> dict[str, Any]:
-    """What `dataset`, a scan, holds besides its input: for scanned_again, as long as one likes."""
+    """What `dataset`, a scan, holds besides its input; can be kept for scanned_again."""
     return {field: value for field, value in vars(dataset).items() if field in _OF_A_SCAN}
 
 
 def scanned_again(held: dict[str, Any], source: Any) -> Any:
-    """The scan of of_a_scan over another input of the same spec: its function is traced already."""
+    """The scan of of_a_scan over another input of the same spec, without tracing again."""
     from tensorflow.python.data.ops import dataset_ops, scan_op
     from tensorflow.python.data.util import structure
     from tensorflow.python.ops import gen_experimental_dataset_ops
@@ -238,7 +238,7 @@ def scanned_again(held: dict[str, Any], source: Any) -> Any:
 
 
 def mapped_again(dataset: Any, source: Any, function: Callable[..., Any]) -> Any:
-    """`source` mapped by `function` as `dataset`, a map, maps its input; in order."""
+    """`source` mapped by `function`, in order, with the options of `dataset`, a map."""
     told = {"name": dataset._name}
     if hasattr(dataset, "_num_parallel_calls"):
         told |= {"num_parallel_calls": dataset._num_parallel_calls, "deterministic": True}
@@ -249,15 +249,15 @@ def mapped_again(dataset: Any, source: Any, function: Callable[..., Any]) -> Any
 
 
 def batch_size(dataset: Any) -> tuple[int, bool] | None:
-    """Of a batch: how many elements it takes, and whether it drops a remainder; None if unknown."""
+    """The batch size and drop_remainder of a batch(); None if unknown."""
     size, drops = constant(dataset._batch_size), constant(dataset._drop_remainder)
     return None if size is None or drops is None else (size, bool(drops))
 
 
 def batched_again(dataset: Any, source: Any, size: int) -> Any:
-    """As `dataset`, a batch, but of `size` elements (tag, an element of its input).
+    """As `dataset`, a batch(), but of `size` elements (tag, element of its input), in order.
 
-    In order. Tags are scalars of int64.
+    Tags are int64 scalars.
     """
     import tensorflow as tf
 
@@ -272,7 +272,7 @@ def batched_again(dataset: Any, source: Any, size: int) -> Any:
 
 
 def _pads_to_one_shape(dataset: Any) -> bool:
-    """Whether no shape is that of the longest element of a batch."""
+    """Whether no shape depends on the longest element of a batch."""
     import tensorflow as tf
     from tensorflow.python.data.util import nest
 
