@@ -68,15 +68,15 @@ GPUS: tuple[Mutation, ...] = (
         "gpu->Record(lane->done, stream);", "stream != nullptr ? Status() : Status();",
     ),
     _gpu(
-        "staged_peers", "a slot is the peers' before this rank has landed from it", _STAGED,
+        "staged_peers", "peers reuse a slot before this rank has landed from it", _STAGED,
         "if (ring_.shared() == nullptr) break;", "break;",
     ),
     _gpu(
-        "staged_barrier", "a broadcast frees the peers' slots before they are there", _STAGED,
+        "staged_barrier", "a broadcast frees the peers' slots before they have arrived", _STAGED,
         "return ring_.shared()->Barrier(work.deadline);", "return status;",
     ),
     _gpu(
-        "staged_shares", "a rank lands its own slot in place of the peers' shares", _STAGED,
+        "staged_shares", "a rank lands its own slot instead of the peers' shares", _STAGED,
         "take(shared->of(r) + slot.offset", "take(shared->of(shared->rank()) + slot.offset",
     ),
     _gpu(
@@ -86,13 +86,13 @@ GPUS: tuple[Mutation, ...] = (
         "return Run(1, false, nothing, nothing, reduce, deadline);", ("transport_test",),
     ),
     _gpu(
-        "node_between", "a share is read before it has been between the nodes",
+        "node_between", "a share is read before it has been exchanged between nodes",
         "core/transport/shm/node_buffers.cc",
         "return status.ok() ? Barrier(deadline) : status;", "return status;",
         ("transport_test",),
     ),
     Mutation(
-        "gpu_glue_ready", "a kernel's gradient travels before it is there",
+        "gpu_glue_ready", "a kernel's gradient travels before it is ready",
         "return ToAbsl(memory_.gpu->Record(ready_.get(), memory_.stream));",
         "return absl::OkStatus();", (), cpp=True, standin=("compiled_steps.py",),
     ),

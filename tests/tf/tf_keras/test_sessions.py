@@ -28,7 +28,7 @@ def test_the_keras_of_old_scripts_equals_one_process(launch, scripts, args, size
         assert_close(results[0][case], values, 1e-5)
     if of_one is not None:
         assert [rank["names"] for rank in files] == [of_one["names"]] * size
-        # Rank 1's own names for rank 0's files.
+        # The other ranks' own names are links to rank 0's files.
         assert all(links > 1 for rank in files[1:] for links in rank["links"])
     said = sum("every rank trains on all of each batch" in text for text in run.stderr)
     assert said == ("loop" not in args)
