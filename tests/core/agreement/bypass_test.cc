@@ -1,4 +1,5 @@
-// Engines that agree without a message: by the vote (consensus_test.cc) for what is expected.
+// Engines that agree without a message: by votes (consensus_test.cc) for what the predictor
+// expects.
 
 #include <atomic>
 #include <cstdio>
@@ -44,10 +45,10 @@ INSTANTIATE_TEST_SUITE_P(Groups, BypassTest,
 
 constexpr int kSteps = TFMPI_SANITIZED ? 60 : 400;
 
-// The first step brings new names, the next three show that they repeat themselves.
+// The first step has new names; the next three show that the steps repeat.
 constexpr uint64_t kPredicted = kSteps - 4;
 
-// However long the machine keeps a rank from running, nobody goes another way meanwhile.
+// However long the machine delays a rank, none falls back to messages meanwhile.
 EngineOptions PatientOptions(int) {
   EngineOptions options = TestOptions();
   options.vote_patience = std::chrono::hours(1);
@@ -68,7 +69,7 @@ TEST_P(BypassTest, ARepeatedStepTakesNoMessage) {
   ranks->JoinAll();
 }
 
-// Some have none in some steps.
+// Some ranks have no rows in some steps.
 int64_t RowsOf(int rank, int step) { return (rank * 7 + step * 3) % 5; }
 
 void StepsWithRows(Engine& engine, int rank, int ranks) {
@@ -99,8 +100,8 @@ TEST_P(BypassTest, RowsThatDifferByRankAndStep) {
   ranks->JoinAll();
 }
 
-// What each rank submits when, by a random number that all share: what follows what changes all
-// the time, and some ranks are early or late.
+// A random number that all ranks share decides what each rank submits and when: what follows what
+// changes all the time, and some ranks are early or late.
 TEST_P(BypassTest, StepsThatDeviate) {
   const std::unique_ptr<Ranks> ranks = MakeRanks();
   std::atomic<uint64_t> predicted{0};
@@ -119,7 +120,7 @@ TEST_P(BypassTest, StepsThatDeviate) {
       } else if (kind == 2) {
         Ending ending = Submit(engine, MakeBarrier("barrier"));
         ASSERT_TRUE(Await(ending).ok());
-      } else if (kind == 3) {  // in parts, in an order of the rank's own
+      } else if (kind == 3) {  // one by one, in an order of the rank's own
         std::thread other([&] { Average(engine, rank, ranks->size(), {job("b", 8)}); });
         Average(engine, rank, ranks->size(), {job("a", 30)});
         other.join();
@@ -138,7 +139,7 @@ TEST_P(BypassTest, StepsThatDeviate) {
   ranks->JoinAll();
 }
 
-// What one thread repeats is voted for while what another has announced becomes ready.
+// What one thread repeats is voted for while requests of another thread become ready.
 TEST_P(BypassTest, ThreadsThatRepeatTheirOwn) {
   const std::unique_ptr<Ranks> ranks = MakeRanks();
   std::atomic<uint64_t> predicted{0};
@@ -162,7 +163,7 @@ TEST_P(BypassTest, ThreadsThatRepeatTheirOwn) {
   ranks->JoinAll();
 }
 
-// Its statistics must not change what the others do: it announces, and they end their votes.
+// Its statistics must not change what the others do: it announces, and the others end their votes.
 TEST_P(BypassTest, ARankWithStatisticsVotesForNothing) {
   const int watched = GetParam().ranks - 1;
   const std::unique_ptr<Ranks> ranks = MakeRanks([watched](int rank) {
@@ -180,8 +181,8 @@ TEST_P(BypassTest, ARankWithStatisticsVotesForNothing) {
   ranks->JoinAll();
 }
 
-// The other ranks hand in both of a step's at once, and tell the coordinator: at the second's
-// position none of them votes any more, and rank 0 must not wait until its patience is over.
+// The other ranks submit both requests of a step together, and tell the coordinator: at the
+// position of the second none of them votes, and rank 0 must not wait until its patience runs out.
 TEST_P(BypassTest, NobodyWaitsForAVoteOfWhoHasToldBefore) {
   const std::unique_ptr<Ranks> ranks = MakeRanks([](int rank) {
     EngineOptions options = TestOptions();
@@ -208,7 +209,7 @@ TEST_P(BypassTest, NobodyWaitsForAVoteOfWhoHasToldBefore) {
   ranks->JoinAll();
 }
 
-// More than the rings hold, while all others know what to do next without hearing of it.
+// More posts than fit into the rings, while all ranks know what to do next without messages.
 TEST_P(BypassTest, PostsWhileStepsArePredicted) {
   constexpr int kPosts = 2000;
   const std::string key(200, 'k');
@@ -232,7 +233,7 @@ TEST_P(BypassTest, PostsWhileStepsArePredicted) {
   }
 }
 
-// One rank's shape differs where all expect the same: a mismatch, as without a vote.
+// One rank's shape differs where all ranks predict the same: a mismatch, as without votes.
 TEST_P(BypassTest, AMismatchIsStillNamed) {
   const std::unique_ptr<Ranks> ranks = MakeRanks();
   if (ranks->size() == 1) return ranks->JoinAll();  // one rank agrees with itself
@@ -252,7 +253,7 @@ TEST_P(BypassTest, AMismatchIsStillNamed) {
   ranks->JoinAll();
 }
 
-// Withdrawn while the others have not voted yet: the step can be taken again.
+// Withdrawn while the others have not voted: the step can be repeated.
 TEST_P(BypassTest, AVoteCanBeWithdrawn) {
   const std::unique_ptr<Ranks> ranks = MakeRanks();
   if (ranks->size() == 1) return ranks->JoinAll();  // it waits for nobody
@@ -263,7 +264,8 @@ TEST_P(BypassTest, AVoteCanBeWithdrawn) {
     std::vector<char> data = MakeInput(job, rank);
     Ticket ticket = 0;
     Ending ending = Submit((*ranks)[rank], MakeRequest(job, data.data(), data.data()), &ticket);
-    if (round == 2) std::this_thread::sleep_for(milliseconds(50));  // the coordinator knows of it
+    if (round == 2)
+      std::this_thread::sleep_for(milliseconds(50));  // the coordinator knows the request
     (*ranks)[rank].Withdraw(ticket);
     EXPECT_EQ(Await(ending).code(), Code::kCancelled);
   }
@@ -271,7 +273,7 @@ TEST_P(BypassTest, AVoteCanBeWithdrawn) {
   ranks->JoinAll();
 }
 
-// A rank that has ended contributes zeros, where all expected it.
+// A rank that has ended contributes zeros, though all predicted that it takes part.
 TEST_P(BypassTest, ARankThatEnds) {
   const std::unique_ptr<Ranks> ranks = MakeRanks();
   if (ranks->size() == 1) return ranks->JoinAll();
@@ -293,7 +295,7 @@ TEST_P(BypassTest, ARankThatEnds) {
 
 class SeveralNodesTest : public TimedTest {};
 
-// They share no word, and no numbers.
+// These ranks share no word and no numbers.
 TEST_F(SeveralNodesTest, NobodyVotes) {
   Nodes nodes(2, 2);
   Ranks ranks(

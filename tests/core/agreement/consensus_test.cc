@@ -1,4 +1,4 @@
-// The parts of an agreement without a message: the vote, and what is expected.
+// The parts of an agreement without messages: the vote, and the prediction.
 
 #include "tensorflow_patches/core/agreement/consensus.h"
 
@@ -39,7 +39,7 @@ TEST_F(ConsensusTest, IsCommittedByAllAndRejectedByOne) {
   EXPECT_EQ(Consensus(nullptr, 3).Vote(0), Outcome::kRejected);
 }
 
-// Every rank, at every position, learns the same; what is committed has everyone's vote.
+// Every rank sees the same outcome at every position, and what is committed has all votes.
 TEST_F(ConsensusTest, IsDecidedAlikeForAll) {
   constexpr int kRanks = 4, kPositions = TFMPI_SANITIZED ? 1000 : 5000;
   std::atomic<uint64_t> word{0};
@@ -62,7 +62,7 @@ TEST_F(ConsensusTest, IsDecidedAlikeForAll) {
         }
       }
       ++(outcome == Outcome::kCommitted ? committed : rejected)[p];
-      // What is committed is done by all before anyone goes on.
+      // All ranks execute what is committed before any of them continues.
       while (outcome == Outcome::kCommitted && committed[p] < kRanks) {
         ASSERT_EQ(rejected[p], 0);
         std::this_thread::yield();

@@ -1,4 +1,4 @@
-// A coordinator with a clock that stands still unless told, and short words for what ranks
+// A coordinator with a clock that only a test advances, and short functions for what ranks
 // announce.
 
 #ifndef TFMPI_TESTS_CORE_AGREEMENT_COORDINATOR_FIXTURE_H_
@@ -37,7 +37,7 @@ class CoordinatorTest : public ::testing::Test {
     Ready(rank, name, Average(shape, type));
   }
 
-  // As an engine does it: by number, where the name has one.
+  // Like an engine: by number, if the name has one.
   void ReadyByNumber(int rank, const std::string& name, const Shape& shape) {
     for (size_t id = by_id_.size(); id-- > 0;) {
       if (by_id_[id].name != name || by_id_[id].signature.shape != shape) continue;

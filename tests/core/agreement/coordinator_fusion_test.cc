@@ -10,7 +10,7 @@ namespace {
 
 class FusionPlanTest : public CoordinatorTest {
  protected:
-  // Bytes of float32 tensors -> how many travel in each collective.
+  // Elements of float32 tensors -> the number of tensors in each collective.
   std::vector<size_t> Plan(size_t threshold, const std::vector<int64_t>& counts) {
     CoordinatorOptions options;
     options.fusion_threshold = threshold;
@@ -40,7 +40,7 @@ TEST_F(FusionPlanTest, ATensorLargerThanTheBufferTravelsAlone) {
   EXPECT_EQ(Plan(400, {100}), Sizes({1}));
 }
 
-// Not even a small one that comes after it: both would be copied into the buffer, and out.
+// Not even a small one after it joins: both would be copied into the buffer and out again.
 TEST_F(FusionPlanTest, ALargeTensorTravelsAlone) {
   constexpr int64_t kLarge = kAloneBytes / sizeof(float);
   EXPECT_EQ(Plan(4 * kAloneBytes, {kLarge, 1, 1}), Sizes({1, 2}));

@@ -1,4 +1,4 @@
-// The coordinator alone, with time as an argument: which response lists follow from which ready
+// The coordinator alone, with time as an argument: which response lists result from which ready
 // lists.
 
 #include <algorithm>
@@ -39,7 +39,7 @@ TEST_F(CoordinatorTest, AnyOrderPerRankGivesOneOrderForAll) {
       std::shuffle(order.begin(), order.end(), random);
       for (const std::string& name : order) ReadyByNumber(rank, name, {2});
     }
-    // Ready everywhere when the last rank says so, hence in its order.
+    // Ready everywhere when the last rank announces it, hence in that rank's order.
     EXPECT_EQ(Names(Decide()), order);
   }
 }
@@ -70,7 +70,7 @@ TEST_F(CoordinatorTest, AnotherShapeUnderAKnownNameGetsANewNumber) {
   Start(2);
   ReadyEverywhere("w", {3});
   EXPECT_EQ(Decide().responses[0].items[0].id, 0u);
-  for (int rank : {0, 1}) Ready(rank, "w", {5});  // the model was built again
+  for (int rank : {0, 1}) Ready(rank, "w", {5});  // the model was rebuilt
   const ResponseList rebuilt = Decide();
   ASSERT_EQ(rebuilt.responses.size(), 1u);
   EXPECT_TRUE(rebuilt.responses[0].items[0].is_new);
@@ -80,7 +80,7 @@ TEST_F(CoordinatorTest, AnotherShapeUnderAKnownNameGetsANewNumber) {
   const ResponseList known = Decide();
   EXPECT_FALSE(known.responses[0].items[0].is_new);
   EXPECT_EQ(known.responses[0].items[0].id, 1u);
-  // Rebuilt on one rank only: its old number means the old shape.
+  // Rebuilt on one rank only: its old number stands for the old shape.
   ReadyList old;
   old.ready = {0};
   Send(0, old);
@@ -88,7 +88,7 @@ TEST_F(CoordinatorTest, AnotherShapeUnderAKnownNameGetsANewNumber) {
   EXPECT_EQ(Decide().errors.size(), 1u);
 }
 
-// As those of what a script hands to one collective.
+// As when a script calls one collective with many shapes.
 TEST_F(CoordinatorTest, ANameKeepsANumberForEachShapeUpToALimit) {
   Start(2);
   std::set<NameId> ids;
@@ -124,7 +124,7 @@ TEST_F(CoordinatorTest, NumbersThatWereNeverGivenAreRefused) {
     Send(1, ready_list);
     ExpectRefusal(Decide(), {"rank 1/2", "announced number", std::to_string(id)});
   }
-  // Nor is a number one of rows that is none, or the other way round.
+  // A number announced as one of rows that has none, and the reverse, are refused, too.
   for (const bool gathers : {true, false}) {
     Start(1);
     Signature signature = Average({2});
@@ -142,7 +142,7 @@ TEST_F(CoordinatorTest, NumbersThatWereNeverGivenAreRefused) {
   }
 }
 
-// It must not count for a rank that has not come.
+// It must not count for a rank that has not announced it.
 TEST_F(CoordinatorTest, ASecondAnnouncementBeforeAnAnswerIsRefused) {
   Start(2);
   for (int time = 0; time < 2; ++time) Ready(1, "w", {1});
@@ -271,7 +271,8 @@ TEST_F(CoordinatorTest, ALateRankOfAMismatchDoesNotConfuseTheNextUse) {
   Ready(0, "w", {1});
   Ready(1, "w", {2});
   ASSERT_EQ(Decide().errors.size(), 1u);
-  // Ranks 0 and 1 have their error and try again, rightly, before rank 2 comes for the first time.
+  // Ranks 0 and 1 get their error and try again, correctly, before rank 2 announces it the first
+  // time.
   Ready(0, "w", {1});
   Ready(1, "w", {1});
   Ready(2, "w", {2});  // the engine of rank 2 answers this one with the error it was sent
@@ -320,7 +321,7 @@ TEST_F(CoordinatorTest, WithdrawalKeepsTheOthersReady) {
   EXPECT_EQ(Decide().responses.size(), 1u);
 }
 
-// Its rows were counted until it joined without any.
+// Its rows counted until it joined without any.
 TEST_F(CoordinatorTest, WithdrawnRowsAreNobodys) {
   Start(3);
   Signature signature;

@@ -1,4 +1,4 @@
-// What the coordinator makes of ranks that end, ranks that are late, and ranks fed the same data.
+// How the coordinator handles ranks that end, ranks that are late, and ranks with the same data.
 
 #include "tests/core/agreement/coordinator_fixture.h"
 
@@ -153,7 +153,7 @@ TEST_F(StallTest, TheTimeoutIsAnErrorThatListsTheMissingRanks) {
   EXPECT_TRUE(Contains(response_list.errors[0].message, "'w'")) << response_list.errors[0].message;
   EXPECT_TRUE(Contains(response_list.errors[0].message, "for rank 1, 3 "))
       << response_list.errors[0].message;
-  // The late ranks' requests were answered by that error.
+  // That error has answered the late ranks' requests.
   Ready(1, "w", {1});
   Ready(3, "w", {1});
   EXPECT_TRUE(Decide().empty());
@@ -261,7 +261,7 @@ TEST_F(FingerprintTest, ZerosBesideADifferenceAreNoEquality) {
   EXPECT_TRUE(notices_.empty());
 }
 
-// Other operations under a name that repeats do not end the first step.
+// Other operations under a repeated name do not end the first step.
 TEST_F(FingerprintTest, ABarrierIsNoGradient) {
   Start(2);
   for (int rank : {0, 1}) Ready(rank, "a", Average({1}), 7);

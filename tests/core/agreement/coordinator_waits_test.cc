@@ -1,4 +1,4 @@
-// What the coordinator makes of ranks that say what they wait for.
+// How the coordinator uses what ranks report about their waits.
 
 #include "tests/core/agreement/coordinator_fixture.h"
 
@@ -16,7 +16,7 @@ void ExpectParts(const std::string& text, const std::vector<std::string>& parts)
 
 class DeadlockTest : public CoordinatorTest {
  protected:
-  // What it says once nothing more is on its way; "" if it waits on.
+  // The fatal message once nothing more is in transit; "" if the coordinator keeps waiting.
   std::string Fatal() {
     std::string fatal = Decide().fatal;
     for (int look = 0; look < 3 && fatal.empty(); ++look) {
@@ -47,7 +47,7 @@ TEST_F(DeadlockTest, ACircleOfSomeRanksIsEnough) {
   for (int rank : {1, 3}) BlockedIn(rank, "x");
   EXPECT_EQ(Fatal(), "");
   BlockedIn(2, "y");
-  const std::string fatal = Fatal();  // whatever rank 0 does
+  const std::string fatal = Fatal();  // independent of what rank 0 does
   ExpectParts(fatal, {"rank 1 waits for rank 2 in", "rank 2 waits for rank 1, 3", "rank 3 waits"});
   EXPECT_EQ(fatal.find("rank 0"), std::string::npos) << fatal;
 }
@@ -63,7 +63,7 @@ TEST_F(DeadlockTest, WhoWaitsForARankThatGoesOnIsNotStuck) {
   EXPECT_EQ(Decide().responses.size(), 1u);
 }
 
-// Of what a step asks for, more may come: only that nothing else happens shows that none does.
+// A step may submit more requests: only idleness shows that it does not.
 TEST_F(DeadlockTest, GradientsCountWhenTheRankIsStill) {
   Start(2);
   Ready(0, "x", {1});
@@ -104,7 +104,7 @@ TEST_F(DeadlockTest, WhatWasSaidBeforeAnAnswerIsOld) {
   Ready(0, "x", {1});
   Ready(1, "y", {1});
   Idle(0, 1);
-  Idle(1, 0);  // when it had not heard of 'w'
+  Idle(1, 0);  // before it received the answer to 'w'
   EXPECT_EQ(Fatal(), "");
   Idle(1, 1);
   EXPECT_NE(Fatal(), "");
@@ -183,14 +183,14 @@ TEST_F(GivesNothingTest, WhatWaitedForItIsReleased) {
   EXPECT_EQ(Contributors(), 1);
 }
 
-// A post may be what it waits for: it has gone on, and its gradient counts.
+// A post may end its wait: then it has continued, and its gradient counts.
 TEST_F(GivesNothingTest, NotAfterAPostThatItHasNotLookedAt) {
   Start(2);
   WaitsForFile(1, 0);
   Post("saves");
   Ready(0, "w", {1});
   EXPECT_EQ(Contributors(), 0);
-  WaitsForFile(1, 0);  // was on its way
+  WaitsForFile(1, 0);  // was in transit
   EXPECT_EQ(Contributors(), 0);
   WaitsForFile(1, 1);
   EXPECT_EQ(Contributors(), 1);
@@ -218,7 +218,7 @@ TEST_F(GivesNothingTest, ABarrierIsLeftWhenTheOthersComeToIt) {
   EXPECT_EQ(Contributors(), 0) << "rank 1 has left the barrier";
 }
 
-// Each of them is named as what it is: one that has ended, and one that waits for something else.
+// Each is described correctly: the one that has ended, and the one that waits for something else.
 TEST_F(GivesNothingTest, WhoHasEndedAndWhoWaitsAreToldApart) {
   Start(3);
   WaitsForFile(1, 0);
@@ -238,7 +238,8 @@ TEST_F(GivesNothingTest, WhoHasEndedAndWhoWaitsAreToldApart) {
               {"needs all ranks, but the script has ended on 1 of 3 ranks (2)", "; rank 1 waits"});
 }
 
-// All that is no gradient of an optimizer's needs every rank: a meeting, what the script averages.
+// Everything except an optimizer's gradients needs every rank: collective calls, and the script's
+// own averages.
 TEST_F(GivesNothingTest, OnlyGradientsGoOn) {
   for (const Signature& signature :
        {Of(OpKind::kAllgather), Of(OpKind::kAllreduce, ReduceOp::kSum), Of(OpKind::kBroadcast)}) {
@@ -253,7 +254,7 @@ TEST_F(GivesNothingTest, OnlyGradientsGoOn) {
   ready_list.requests.push_back({"loss", Average({1}), 0, Purpose::kScript});
   Send(0, ready_list);
   EXPECT_EQ(Contributors(), 0);
-  // What goes on beside the steps is neither waited for, nor does anybody wait in it.
+  // Requests beside the steps are not waited for, and block no rank.
   ready_list.requests = {{"hashes", Of(OpKind::kAllgather), 0, Purpose::kBeside}};
   Send(0, ready_list);
   EXPECT_EQ(Contributors(), 1);

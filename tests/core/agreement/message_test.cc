@@ -1,5 +1,5 @@
-// The byte form of ready lists and response lists: what goes in comes out, and no bytes are
-// dangerous.
+// The encoding of ready lists and response lists: decoding returns what was encoded, and no bytes
+// are dangerous.
 
 #include "tensorflow_patches/core/agreement/message.h"
 
@@ -15,12 +15,12 @@
 
 namespace {
 
-// Bytes asked of the heap by this thread, for the bound on what Decode may allocate.
+// Bytes that this thread has allocated, to check the limit of what Decode may allocate.
 thread_local size_t allocated_bytes = 0;
 
 }  // namespace
 
-// Not inlined: where GCC sees a `free` meet a `new` it warns of a mismatch.
+// Not inlined: GCC warns of a mismatch where it sees a `free` of memory from `new`.
 __attribute__((noinline)) void* operator new(size_t bytes) {
   allocated_bytes += bytes;
   if (void* memory = std::malloc(bytes)) return memory;
@@ -37,7 +37,7 @@ class MessageTest : public TimedTest {
   int Number(int below) { return std::uniform_int_distribution<int>(0, below - 1)(random_); }
 
   std::string Text() {
-    // Lengths on both sides of what one byte of length can say.
+    // Lengths below and above what one byte of length can express.
     std::string text(Number(4) == 0 ? 120 + Number(20) : Number(12), '\0');
     for (char& c : text) c = static_cast<char>(Number(256));
     return text;
@@ -229,8 +229,8 @@ TEST_F(MessageTest, EveryTruncationIsRefused) {
   }
 }
 
-// The largest element of a list in memory, per byte of its shortest form, and the doublings of a
-// vector that grows: what a message of n bytes can cost at most.
+// The largest element of a list in memory, per byte of its shortest encoding, and the growth of a
+// vector by doubling: the most that a message of n bytes can cost.
 size_t Allowance(size_t message_bytes) { return 1024 + 256 * message_bytes; }
 
 TEST_F(MessageTest, RandomAndDamagedBytesNeverCrashOrOverAllocate) {
@@ -242,7 +242,7 @@ TEST_F(MessageTest, RandomAndDamagedBytesNeverCrashOrOverAllocate) {
     } else {
       bytes = i % 3 == 1 ? Encode(MakeReadyList()) : Encode(MakeResponseList());
       for (int n = 1 + Number(4); n > 0; --n) {
-        // 0xff: a length of billions, most often.
+        // 0xff: usually a length of billions.
         bytes[Number(bytes.size())] = static_cast<char>(Number(2) == 0 ? 0xff : Number(256));
       }
     }
@@ -261,7 +261,7 @@ TEST_F(MessageTest, RandomAndDamagedBytesNeverCrashOrOverAllocate) {
   }
 }
 
-// A value that is none of an enumeration's is not taken for another one.
+// An invalid enumeration value is not decoded as another one.
 TEST_F(MessageTest, UnknownKindsAreRefused) {
   const std::string name = "name of eleven";
   ReadyList ready_list;

@@ -1,4 +1,4 @@
-// The table of names: what is pending, what is numbered, and what is forgotten.
+// The table of names: what is pending, what has a number, and what is deleted.
 
 #include "tensorflow_patches/core/agreement/name_table.h"
 

@@ -1,4 +1,4 @@
-// One engine alone, with the test as its peers: messages in an order that threads meet too seldom.
+// One engine alone, with the test as its peers: messages in orders that are rare with real threads.
 
 #include <deque>
 #include <list>
@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The engine of rank 1 of 3, and a coordinator fed by hand.
+// The engine of rank 1 of 3, and a coordinator controlled by the test.
 class ProtocolTest : public TimedTest {
  protected:
   ProtocolTest()
@@ -22,7 +22,7 @@ class ProtocolTest : public TimedTest {
         coordinator_(3, TestOptions().coordinator, Clock::now()),
         engine_(std::make_unique<Engine>(group_.CreateTransport(1), TestOptions())) {}
 
-  // On a slow machine the engine may have sent several by the time one looks.
+  // On a slow machine the engine may already have sent several.
   ReadyList NextReadyList() {
     while (inbox_.empty()) {  // the watchdog ends a wait that is too long
       std::vector<ControlMessage> received;
@@ -60,7 +60,7 @@ class ProtocolTest : public TimedTest {
     return Submit(*engine_, MakeRequest(job, values_.back().data(), values_.back().data()), ticket);
   }
 
-  // Of an allgather to which it gives two rows.
+  // For an allgather to which this rank contributes two rows.
   void ExpectRefusalOfRows(const std::vector<int64_t>& rows) {
     Request request = MakeBarrier("g");
     request.signature.kind = OpKind::kAllgather;
@@ -90,7 +90,7 @@ class ProtocolTest : public TimedTest {
   std::unique_ptr<Engine> engine_;
 };
 
-// The withdrawal was granted before two other ranks disagreed, and one response list tells both:
+// The withdrawal was granted before two other ranks disagreed, and one response list contains both:
 // the withdrawn request is cancelled, and the error belongs to the next one of that name.
 TEST_F(ProtocolTest, AWithdrawalAndAnErrorOfOneNameInOneResponseList) {
   const Job job = {"w", DataType::kFloat32, ReduceOp::kSum, 2, 0};
@@ -107,7 +107,7 @@ TEST_F(ProtocolTest, AWithdrawalAndAnErrorOfOneNameInOneResponseList) {
   const Status first = Await(withdrawn), second = Await(next);
   EXPECT_EQ(first.code(), Code::kCancelled) << first.message();
   EXPECT_EQ(second.code(), Code::kInvalidArgument) << second.message();
-  // And coordinator and engine agree on what comes next.
+  // Coordinator and engine agree on what comes next.
   Announce(1, NextReadyList());
   Ending third = SubmitValue(job);
   Announce(1, NextReadyList());
@@ -117,7 +117,7 @@ TEST_F(ProtocolTest, AWithdrawalAndAnErrorOfOneNameInOneResponseList) {
 }
 
 TEST_F(ProtocolTest, AKnownNameIsAnnouncedByItsNumber) {
-  ReadyList barrier;  // which moves no data, so the test need not take part
+  ReadyList barrier;  // moves no data, so the test need not take part
   barrier.requests.push_back({"b", MakeBarrier("b").signature, 0});
   for (int use = 0; use < 3; ++use) {
     Ending ending = Submit(*engine_, MakeBarrier("b"));
@@ -133,7 +133,7 @@ TEST_F(ProtocolTest, AKnownNameIsAnnouncedByItsNumber) {
 
 TEST_F(ProtocolTest, WithdrawnBeforeItWasAnnounced) {
   const Job job = {"w", DataType::kFloat32, ReduceOp::kSum, 2, 0};
-  // Both reach the engine in one go, or one after the other: the end is the same.
+  // Both reach the engine together or one after the other, with the same result.
   for (int i = 0; i < 20; ++i) {
     Ticket ticket = 0;
     Ending ending = SubmitValue(job, &ticket);
@@ -155,8 +155,8 @@ TEST_F(ProtocolTest, AResponseListThatCannotBeReadEndsTheEngine) {
   EXPECT_NE(NextReadyList().leaving, "") << "the others are told";
 }
 
-// As when another process has spoken in this rank's name: to take part would be to read memory that
-// is not there, or to leave the others without this rank's part.
+// As when another process has sent messages as this rank: taking part would read memory that does
+// not exist, or leave the others without this rank's part.
 TEST_F(ProtocolTest, WhatItHasNotAskedForIsRefused) {
   const Job asked = {"w", DataType::kFloat32, ReduceOp::kSum, 2, 0};
   const Job other = {"x", DataType::kFloat32, ReduceOp::kSum, 2, 0};
@@ -185,7 +185,7 @@ TEST_F(ProtocolTest, ANumberThatItWasNotToldIsRefused) {
   EXPECT_NE(status.message().find("number 5"), std::string::npos) << status.message();
 }
 
-// More rows than it has would be read from behind its memory.
+// More rows than it has would be read beyond its memory.
 TEST_F(ProtocolTest, OtherRowsThanItHasAreRefused) { ExpectRefusalOfRows({1, 9, 1}); }
 TEST_F(ProtocolTest, RowsOfTooFewRanksAreRefused) { ExpectRefusalOfRows({1, 2}); }
 

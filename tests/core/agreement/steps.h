@@ -1,4 +1,4 @@
-// Steps as a script takes them: every rank hands in the same requests, again and again.
+// Steps as a script executes them: every rank submits the same requests again and again.
 
 #ifndef TFMPI_TESTS_CORE_AGREEMENT_STEPS_H_
 #define TFMPI_TESTS_CORE_AGREEMENT_STEPS_H_
@@ -14,7 +14,7 @@
 
 namespace tfmpi {
 
-// At once, as a step does.
+// Submits them together, like a step.
 inline std::vector<Ending> SubmitAll(Engine& engine, std::vector<Request> requests) {
   std::vector<Ending> endings;
   for (Request& request : requests) {
@@ -26,7 +26,7 @@ inline std::vector<Ending> SubmitAll(Engine& engine, std::vector<Request> reques
   return endings;
 }
 
-// Submits them and checks what comes out.
+// Submits them and checks the results.
 inline void Average(Engine& engine, int rank, int ranks, const std::vector<Job>& jobs) {
   std::vector<std::vector<char>> data;
   std::vector<Request> requests;

@@ -1,4 +1,4 @@
-// Engines that agree without a message, seen by one of them: the test plays the others.
+// Engines that agree without messages, as seen by one of them: the test acts as the others.
 
 #include <atomic>
 #include <functional>
@@ -20,7 +20,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Runs `then` when a message has been received, before the engine hears of it.
+// Runs `then` when a message has been received, before the engine processes it.
 class Interrupted : public Decorated {
  public:
   Interrupted(std::unique_ptr<Transport> next, std::function<void()> then)
@@ -38,9 +38,9 @@ class Interrupted : public Decorated {
 
 class VotingTest : public TimedTest {};
 
-// Rank 0 has voted for "a". A ready list that rank 2 made before makes "b" ready, and meanwhile
-// the others vote, too: "a" is committed, and comes before "b" on every rank. The test plays the
-// others.
+// Rank 0 has voted for "a". An earlier ready list of rank 2 makes "b" ready, and meanwhile the
+// others vote, too: "a" is committed, and comes before "b" on every rank. The test acts as the
+// other ranks.
 TEST_F(VotingTest, WhatIsCommittedComesBeforeAResponseList) {
   LocalGroup group(3);
   std::atomic<bool> vote{false};
@@ -48,7 +48,8 @@ TEST_F(VotingTest, WhatIsCommittedComesBeforeAResponseList) {
   std::unique_ptr<Transport> one = group.CreateTransport(1), two = group.CreateTransport(2);
   Consensus consensus(one->SharedWord(), 3);
   EngineOptions options = TestOptions();
-  options.vote_patience = std::chrono::seconds(20);  // a busy machine must not end rank 0's vote
+  options.vote_patience =
+      std::chrono::seconds(20);  // so that a busy machine does not end rank 0's vote
   Engine engine(std::make_unique<Interrupted>(group.CreateTransport(0),
                                               [&] {
                                                 if (!vote) return;
@@ -92,7 +93,7 @@ TEST_F(VotingTest, WhatIsCommittedComesBeforeAResponseList) {
     EXPECT_TRUE(Decode(message, &response_list));
     return response_list;
   };
-  // Both, at once: rank 0 is in it already.
+  // Both, at once: rank 0 is already in it.
   const auto add = [&](float number) {
     const auto reduce = [&](Transport& transport) {
       float value = number;
@@ -131,7 +132,7 @@ TEST_F(VotingTest, WhatIsCommittedComesBeforeAResponseList) {
   EXPECT_EQ(values[1], 10 + 20000);
 }
 
-// Who waits for a vote that does not come is told by the coordinator who is missing.
+// A rank that waits for a missing vote learns from the coordinator who is missing.
 TEST_F(VotingTest, AStallIsStillReported) {
   for (int missing = 0; missing < 2; ++missing) {
     EngineOptions options = TestOptions();

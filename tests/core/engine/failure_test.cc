@@ -1,4 +1,4 @@
-// Whatever goes wrong on one rank ends every other rank's requests, soon and with a reason.
+// Any failure on one rank ends every other rank's requests, soon and with a reason.
 
 #include <atomic>
 
@@ -19,7 +19,7 @@ bool Contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// Pending requests of all ranks but one, under names that rank never submits.
+// Pending requests of all ranks but one, with names that that rank never submits.
 class Waiting {
  public:
   Waiting(Ranks& ranks, int without) : values_(ranks.size() * 3) {
@@ -179,7 +179,8 @@ TEST_F(FailureTest, ARankThatNeverSubmitsIsNamed) {
   EXPECT_TRUE(Contains(lines[0], "for rank 1 ")) << lines[0];
 }
 
-// A transport whose reduction hangs on one rank, as when its process is stopped after all agreed.
+// A transport whose reduction hangs on one rank, as when its process is stopped after the
+// agreement.
 class HangingTransport : public Decorated {
  public:
   HangingTransport(std::unique_ptr<Transport> next, std::atomic<bool>* hang)

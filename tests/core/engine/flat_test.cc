@@ -1,4 +1,4 @@
-// What a collective that is called again and again leaves behind: nothing.
+// A collective that is called again and again leaves nothing behind.
 
 #include <malloc.h>
 
@@ -31,7 +31,7 @@ namespace {
 
 using FlatTest = TimedTest;
 
-// `size_of` says how many elements each call has.
+// `size_of`: the number of elements in each call.
 template <typename SizeOfCall>
 void Call(Ranks* ranks, int from, int to, const SizeOfCall& size_of) {
   ranks->Each([&](int rank, Engine& engine) {
@@ -53,7 +53,7 @@ void ExpectFlat(const SizeOfCall& size_of) {
   Call(&ranks, 0, kFirst, size_of);
   const int64_t before = g_live_bytes;
   Call(&ranks, kFirst, kFirst + kThen, size_of);
-  // A name or a number for each call would be hundreds of bytes of each.
+  // A name or number kept for each call would take hundreds of bytes per call.
   EXPECT_LT(g_live_bytes - before, 4 * kThen) << "bytes after " << kThen << " calls";
   ranks.JoinAll();
 }

@@ -1,4 +1,4 @@
-// Operations of some of the ranks: the others neither ask nor wait.
+// Operations of a subset of the ranks: the others neither submit them nor wait.
 
 #include <cstring>
 
@@ -48,7 +48,7 @@ T Reduced(ReduceOp op, T a, T b) {
 
 class MembersTest : public TimedTest {};
 
-// Negative on all ranks, or positive on all: zeros of who is no member would show.
+// Negative on all ranks, or positive on all: zeros of a rank that is not a member would show.
 template <typename T>
 void ReduceInTwoSets(DataType type, T sign, bool averages) {
   Ranks ranks(4);

@@ -1,4 +1,4 @@
-// Allgather, broadcast, barrier, several requests of one name, requests that make no sense.
+// Allgather, broadcast, barrier, several requests with one name, and invalid requests.
 
 #include <atomic>
 #include <cstring>
@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How many rows `rank` brings: ragged, and none for some.
+// The number of rows of `rank`: they differ, and some ranks have none.
 int64_t Rows(int rank, int step) { return (rank + step) % 3; }
 
 Request MakeAllgather(const std::string& name, const Shape& shape, const void* in,
@@ -156,7 +156,7 @@ TEST_P(OperationsTest, NoRankPassesABarrierBeforeAllHaveCome) {
   ranks.JoinAll();
 }
 
-// One name, many requests in flight: the n-th of one rank meets the n-th of all others.
+// One name, many pending requests: the n-th of one rank matches the n-th of all others.
 TEST_P(OperationsTest, RequestsOfOneNameRunInOrder) {
   constexpr int kRequests = 50;
   Ranks ranks(GetParam());
@@ -280,7 +280,7 @@ TEST_F(EngineTest, AMismatchEndsOnEveryRankAndTheNextUseWorks) {
   Ranks ranks(3);
   ranks.Each([&](int rank, Engine& engine) {
     for (int round = 0; round < 30; ++round) {
-      // Late ranks hear of the error before or after they submit.
+      // Late ranks receive the error before or after they submit.
       std::this_thread::sleep_for(std::chrono::microseconds((rank * 7 + round * 3) % 11 * 100));
       const Job wrong = {"w", DataType::kFloat32, ReduceOp::kSum, rank == round % 3 ? 2u : 3u, 0};
       const Job right = {"w", DataType::kFloat32, ReduceOp::kSum, 5, round};
@@ -298,8 +298,8 @@ TEST_F(EngineTest, AMismatchEndsOnEveryRankAndTheNextUseWorks) {
   ranks.JoinAll();
 }
 
-// A name with a number, used twice at once by a rank that comes after both errors: neither request
-// may be lost in the ready list of the other.
+// A name with a number, used twice together by a rank that receives both errors first: neither
+// request may be lost in the ready list of the other.
 TEST_F(EngineTest, TwoRequestsOfOneNameAfterAnEarlyError) {
   EngineOptions options = TestOptions();
   options.coordinator.stall_timeout = milliseconds(200);

@@ -1,4 +1,4 @@
-// Requests that are withdrawn, ranks that take fewer steps than others.
+// Requests that are withdrawn, and ranks with fewer steps than others.
 
 #include <random>
 
@@ -65,13 +65,13 @@ TEST_F(WithdrawTest, FromTheMiddleOfOneName) {
   ranks.JoinAll();
 }
 
-// Iterators that are still there at the end of a script may each have asked for what the other rank
-// does not ask for: after an error that came to it before.
+// Iterators that exist at the end of a script may each have requested what the other rank does not
+// request: after an error that reached it before.
 TEST_F(WithdrawTest, WhatDataSetsHaveAskedForDoesNotKeepRanksFromEnding) {
   Ranks ranks(2);
   std::vector<float> in(4), out(4);
   std::vector<Ending> endings;
-  for (int i = 0; i < 4; ++i) {  // two of one name, which come one after the other
+  for (int i = 0; i < 4; ++i) {  // two of each name, one after the other
     const Job job = {"of rank " + std::to_string(i % 2), DataType::kFloat32, ReduceOp::kSum, 1, 0};
     Request request = MakeRequest(job, &in[i], &out[i]);
     request.purpose = Purpose::kData;
@@ -84,8 +84,9 @@ TEST_F(WithdrawTest, WhatDataSetsHaveAskedForDoesNotKeepRanksFromEnding) {
   }
 }
 
-// Withdrawals race with agreement: each ends as cancelled, or too late and well. A rank whose
-// request was cancelled submits again; each step must come to the right result on every rank.
+// Withdrawals race with agreement: each request ends as cancelled, or with ok because the
+// withdrawal was too late. A rank whose request was cancelled submits again; every step must get
+// the right result.
 TEST_F(WithdrawTest, RacesWithAgreement) {
   constexpr int kRanks = 3, kSteps = 300;
   Ranks ranks(kRanks);
@@ -126,7 +127,7 @@ TEST_F(WithdrawTest, RacesWithAgreement) {
 class JoinTest : public TimedTest, public ::testing::WithParamInterface<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, JoinTest, ::testing::Values(1, 2, 3, 5, 8));
 
-// Each rank takes another number of steps, the coordinator's rank the fewest or the most.
+// Each rank has another number of steps; the coordinator's rank the fewest or the most.
 TEST_P(JoinTest, AveragesAreOverTheRanksThatStillHaveData) {
   for (bool coordinator_first : {true, false}) {
     Ranks ranks(GetParam());
@@ -142,7 +143,7 @@ TEST_P(JoinTest, AveragesAreOverTheRanksThatStillHaveData) {
         std::vector<Job> jobs;
         for (DataType type : {DataType::kFloat32, DataType::kFloat16, DataType::kComplex128}) {
           for (ReduceOp op : {ReduceOp::kAverage, ReduceOp::kSum}) {
-            // The last one is too large for the fusion buffer.
+            // The last one does not fit into the fusion buffer.
             for (size_t count : {3, 50, 1500}) {
               jobs.push_back({Name(type) + std::string(Name(op)) + std::to_string(count), type, op,
                               count, step});

@@ -1,4 +1,4 @@
-// Posts: what rank 0 tells all ranks without anybody waiting.
+// Posts: messages of rank 0 to all ranks for which no rank waits.
 
 #include <algorithm>
 
@@ -16,7 +16,7 @@ constexpr auto kPromptly = milliseconds(TFMPI_SANITIZED ? 10000 : 4000);
 class PostTest : public TimedTest, public ::testing::WithParamInterface<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, PostTest, ::testing::Values(1, 2, 3, 5));
 
-// Waits until `engine` has been told `times` times; the watchdog ends a wait that is too long.
+// Waits until `engine` has received `times` posts; the watchdog ends a wait that is too long.
 void AwaitPosted(const Engine& engine, const std::string& key, int64_t times) {
   while (engine.published().Posted(key) < times) std::this_thread::sleep_for(milliseconds(1));
 }
@@ -71,7 +71,7 @@ TEST_P(PostTest, SaysWhatStandsAfterALineBreak) {
   ranks.JoinAll();
 }
 
-// Not for a rank that waits itself, and not once all have come.
+// Not on a rank that waits itself, and not once all have submitted.
 TEST_P(PostTest, TellThatRank0Waits) {
   if (GetParam() == 1) return;
   Ranks ranks(GetParam());
@@ -109,7 +109,7 @@ TEST_P(PostTest, BeforeLeaveIsDeliveredBeforeTheEnd) {
   }
 }
 
-// A post is no request: a rank that has joined hears of it, and the others still end in order.
+// A post is no request: a rank that has joined receives it, and the others still end in order.
 TEST_P(PostTest, ReachesRanksThatHaveJoined) {
   if (GetParam() == 1) return;
   Ranks ranks(GetParam());
@@ -131,7 +131,7 @@ TEST_P(PostTest, OfAnotherRankThanTheFirstDoesNothing) {
   for (int rank = 0; rank < ranks.size(); ++rank) EXPECT_EQ(ranks[rank].published().Posted("x"), 0);
 }
 
-// Whoever waits for the end knows for whom.
+// A rank that waits for the end knows for whom.
 TEST_P(PostTest, EveryRankIsToldWhoHasJoined) {
   Ranks ranks(GetParam());
   const int last = ranks.size() - 1;

@@ -15,8 +15,7 @@ namespace {
 
 using StressTest = TimedTest;
 
-// Sanitizers slow each step by a factor of ten and more; the races they look for need fewer of
-// them.
+// Sanitizers slow each step by a factor of ten or more; the races they look for need fewer steps.
 constexpr int kSteps = TFMPI_SANITIZED ? 150 : 1000;
 constexpr int kNames = 50;
 
@@ -58,7 +57,7 @@ TEST_F(StressTest, AThousandStepsInRandomOrder) {
   ranks.JoinAll();
 }
 
-// Several threads per rank train models of their own at once, as two sessions do.
+// Several threads per rank train their own models at the same time, like two sessions.
 TEST_F(StressTest, TwoModelsAtOnce) {
   constexpr int kRanks = 3;
   Ranks ranks(kRanks);
@@ -91,7 +90,7 @@ TEST_F(StressTest, TwoModelsAtOnce) {
   ranks.JoinAll();
 }
 
-// Sanitizers instrument every wake-up, so their cost says nothing.
+// Sanitizers instrument every wake-up, so their cost is meaningless.
 #if !TFMPI_SANITIZED
 double CpuSeconds() {
   timespec time;

@@ -43,8 +43,8 @@ INSTANTIATE_TEST_SUITE_P(Transports, TraceTest, ::testing::Bool(), [](const auto
   return std::string(test.param ? "Node" : "Local");
 });
 
-// Mostly steps that repeat themselves, and among them other orders, withdrawals, shapes that
-// differ, and ranks of which one ends before the others.
+// Mostly repeated steps, mixed with other orders, withdrawals, differing shapes, and ranks of which
+// one ends before the others.
 void Train(Engine& engine, int rank) {
   std::mt19937 common(7), own(100 + rank);
   const int steps = rank == 2 ? kSteps / 2 : kSteps;
@@ -91,12 +91,12 @@ TEST_P(TraceTest, ARealRunFitsTheModel) {
   std::printf("%d agreements by messages, %d by votes\n", run.trace().response_lists(),
               run.trace().voted());
   EXPECT_GT(run.trace().response_lists(), kSteps / 2);
-  if (!TFMPI_SANITIZED) {  // where a vote may take longer than its patience
+  if (!TFMPI_SANITIZED) {  // under which a vote may take longer than its patience
     EXPECT_GT(run.trace().voted(), 0);
   }
 }
 
-// What does not fit is found.
+// The model rejects a run that does not fit.
 TEST(TraceModelTest, FindsWhatDoesNotFit) {
   using What = EngineOptions::Event;
   ReadyList ready_list;
@@ -127,7 +127,7 @@ TEST(TraceModelTest, FindsWhatDoesNotFit) {
   EXPECT_EQ(run({0, 1}, false), "'a' is of 2 ranks, not of 1");
 }
 
-// Of two requests of two names: told in another order, or one too many.
+// Two requests with two names: in another order, or one too many.
 TEST(TraceModelTest, FindsADecisionThatTheCoordinatorWouldNotMake) {
   using What = EngineOptions::Event;
   const auto run = [](const std::string& names) {

@@ -1,4 +1,4 @@
-// Ranks that wait for one another: who must go on does, who cannot is told at once.
+// Ranks that wait for one another: those that can continue do, and a deadlock is reported soon.
 
 #include <atomic>
 
@@ -16,7 +16,7 @@ class WaitStateTest : public TimedTest {
  protected:
   WaitStateTest() { options_.coordinator.deadlock_timeout = milliseconds(700); }
 
-  // An average over one element, which holds `value`.
+  // An average of one element, `value`.
   Ending Give(Engine& engine, const std::string& name, float* value, bool blocks = false) {
     const Job job = {name, DataType::kFloat32, ReduceOp::kAverage, 1, 0};
     Request request = MakeRequest(job, value, value);
@@ -65,7 +65,7 @@ TEST_F(WaitStateTest, ACrossingOfGradientsEndsWhenNothingElseHappens) {
   }
 }
 
-// As where a rank computes the one and the other the other first.
+// As when one rank computes first, and then the other.
 TEST_F(WaitStateTest, NoAlarmWhileARankComputes) {
   Ranks ranks(2, options_);
   float values[4] = {1, 2, 3, 4};
@@ -113,7 +113,7 @@ TEST_F(WaitStateTest, WhoWaitsForAFileHoldsUpNoGradient) {
   for (int step = 0; step < 20; ++step) {
     values[0] = 7;
     Ending alone = Give(ranks[0], "w", &values[0]);
-    if (step == 0) {  // later it may be answered at once: rank 1 still waits
+    if (step == 0) {  // later ones may be answered at once, since rank 1 still waits
       EXPECT_EQ(alone.wait_for(milliseconds(50)), std::future_status::timeout);
     }
     ranks[1].script_state()->BeginFileWait("model.keras", ranks[1].published().posts_heard(), true);
@@ -137,7 +137,7 @@ TEST_F(WaitStateTest, WhoWaitsForAFileHoldsUpNoGradient) {
   ranks.JoinAll();
 }
 
-// The wait has ended with a post, and the gradient that follows counts, however late it comes.
+// The wait has ended with a post, and the gradient that follows counts, however late it is.
 TEST_F(WaitStateTest, NoGradientIsLostWhereAWaitEnds) {
   Ranks ranks(2, options_);
   for (int step = 0; step < 50; ++step) {

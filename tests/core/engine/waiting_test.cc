@@ -1,4 +1,4 @@
-// Threads that submit a request and wait for its end, as a collective of tf.mpi does, and what the
+// Threads that submit a request and wait for its end, like a collective of tf.mpi, and what the
 // communication thread does meanwhile. Over both kinds of shared memory.
 
 #include <random>
@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 
 constexpr int kSteps = TFMPI_SANITIZED ? 100 : 1000;
 
-// Of the request's callback.
+// Recorded by the request's callback.
 struct Ended {
   Status status;
   std::thread::id thread;
@@ -68,7 +68,7 @@ TEST_P(WaitingTest, CallbacksRunOnTheCommunicationThread) {
   ranks->JoinAll();
 }
 
-// Sizes of both kinds of reduction inside a node, and pauses after which a peer still polls for
+// Sizes for both kinds of reduction inside a node, with pauses after which a peer still polls for
 // this rank's vote, and others after which it sleeps.
 TEST_P(WaitingTest, RanksComeAtAnyTime) {
   constexpr int kRanks = 2;
@@ -114,7 +114,7 @@ TEST_P(WaitingTest, ThreadsOfARankWaitAtOnce) {
   ranks->JoinAll();
 }
 
-// A peer that comes when the communication thread has ceased to poll, and sleeps, is heard.
+// A peer that comes when the communication thread has stopped polling and sleeps is noticed.
 TEST_P(WaitingTest, WhoComesLateIsAnsweredAtOnce) {
   constexpr int kRounds = 20;
   const std::unique_ptr<Ranks> ranks = MakeRanks(2);
@@ -132,12 +132,12 @@ TEST_P(WaitingTest, WhoComesLateIsAnsweredAtOnce) {
       EXPECT_EQ(CheckOutput(job, AllRanks(2), data.data()), "");
     }
   });
-  // Whoever is not notified sleeps for 20 ms.
+  // A rank that is not notified sleeps for 20 ms.
   EXPECT_LT(slowest, milliseconds(TFMPI_SANITIZED ? 10'000 : 15));
   ranks->JoinAll();
 }
 
-// A request that cannot end otherwise: the others leave.
+// A request that cannot complete: the others leave.
 TEST_P(WaitingTest, AFailureEndsTheWait) {
   const std::unique_ptr<Ranks> ranks = MakeRanks(2);
   std::thread leaver([&] {

@@ -12,8 +12,8 @@ namespace {
 
 using What = EngineOptions::Event;
 
-// Every name has a set of ranks that have announced it and were not answered; and a set of ranks
-// that an error has answered before they asked.
+// Every name has a set of ranks that have announced it and were not answered, and a set of ranks
+// that an error has answered before they announced it.
 class Model {
  public:
   explicit Model(int ranks) : ranks_(ranks) {}
@@ -46,7 +46,7 @@ class Model {
     return wrong_;
   }
 
-  // Of all ranks, and none of them has told the coordinator.
+  // By all ranks, none of which has told the coordinator.
   std::string Voted(const ResponseList& response_list) {
     for (const Response& response : response_list.responses) {
       if (response.contributors != ranks_) Blame("a vote without all ranks");
@@ -111,7 +111,7 @@ ResponseList ReadResponses(const std::string& message) {
   return response_list;
 }
 
-// What was decided, less how it was put into lists, and what only tells of time.
+// What was decided, without how it was divided into lists, and without what depends on time only.
 struct Decisions {
   std::vector<std::string> items;
   std::vector<std::string> errors;
@@ -135,7 +135,7 @@ struct Decisions {
   }
 };
 
-// Where they part, or "".
+// Where they first differ, or "".
 std::string Compare(const std::vector<std::string>& told, const std::vector<std::string>& decided) {
   const size_t common = std::min(told.size(), decided.size());
   for (size_t i = 0; i < common; ++i) {
@@ -176,8 +176,8 @@ std::string Trace::Check() const {
     }
     if (!wrong.empty()) return wrong;
   }
-  // What moves data has one order on all ranks, by whatever way it was agreed on; and what they are
-  // told has, too. A rank that has failed may have done less.
+  // Operations that move data have one order on all ranks, however they were agreed on; so has
+  // everything that the ranks receive. A rank that has failed may have done less.
   const auto project = [this](int rank, bool data) {
     std::vector<std::string> messages;
     for (const Recorded& recorded : events_[rank]) {

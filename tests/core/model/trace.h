@@ -1,5 +1,5 @@
-// What the ranks of one run said and did, simulated or real, and a model of the agreement that it
-// must fit: a few sets of names, which know nothing of how the coordinator and the votes work.
+// What the ranks of one run sent and did, simulated or real, and a model of the agreement that it
+// must fit: a few sets of names, without knowledge of how the coordinator and the votes work.
 
 #ifndef TFMPI_TESTS_CORE_MODEL_TRACE_H_
 #define TFMPI_TESTS_CORE_MODEL_TRACE_H_
@@ -14,18 +14,18 @@ namespace tfmpi {
 
 class Trace {
  public:
-  // `tree`: a rank that fails says so to those below it, before rank 0 can tell why.
+  // `tree`: a rank that fails tells the ranks below it, before rank 0 can give the reason.
   explicit Trace(int ranks, bool tree = false) : ranks_(ranks), tree_(tree), events_(ranks) {}
 
   // EngineOptions::trace of this rank's engine. Lives as long as the trace; each rank has one.
   std::function<void(EngineOptions::Event, int, const std::string&)> Recorder(int rank);
-  // When nothing is recorded any more. Where it does not fit, or "".
+  // When recording has ended. Describes where the run does not fit, or returns "".
   std::string Check() const;
-  // Of a run without stalls. A coordinator that hears the same, one message at a time, must decide
-  // the same in the same order: so all that the explorer of the agreement knows of it holds of this
-  // run, too. Where it does not, or "".
+  // For a run without stalls. A coordinator that receives the same messages one at a time must make
+  // the same decisions in the same order: so everything that the explorer of the agreement shows is
+  // true for this run, too. Describes where it is not, or returns "".
   std::string Replay() const;
-  // Response lists with responses that rank 0 was told, and that were voted for.
+  // The response lists with responses that rank 0 sent, and those that were voted for.
   int response_lists() const { return Count(EngineOptions::Event::kResponseList); }
   int voted() const { return Count(EngineOptions::Event::kVoted); }
 
@@ -40,7 +40,7 @@ class Trace {
 
   const int ranks_;
   const bool tree_;
-  std::vector<std::vector<Recorded>> events_;  // by who recorded them
+  std::vector<std::vector<Recorded>> events_;  // by the rank that recorded them
 };
 
 }  // namespace tfmpi

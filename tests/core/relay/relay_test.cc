@@ -1,4 +1,4 @@
-// What a rank keeps back, and what it passes on for those below it; the tree itself; its bytes.
+// What a rank holds back and what it forwards for the ranks below it; the tree; the encoding.
 
 #include "tensorflow_patches/core/relay/relay.h"
 
@@ -20,7 +20,7 @@ std::string Describe(const RankSet& ranks) {
   return text;
 }
 
-// "0 1: #5 #6", in the order in which they go on.
+// "0 1: #5 #6", in the order in which they are forwarded.
 std::string Describe(const std::vector<Announcement>& announcements) {
   std::string text;
   for (const Announcement& one : announcements) {
@@ -83,7 +83,7 @@ TEST_F(RelayTest, WhatSomeLackGoesOnAfterAWhileAndTheRestAtOnce) {
   EXPECT_EQ(Due(), "0 2: #1; 2: #3");
   EXPECT_FALSE(relay_->keeps());
   Ready({1}, {1, 3});
-  EXPECT_EQ(Due(), "1: #1");  // nobody lacks it any more
+  EXPECT_EQ(Due(), "1: #1");  // no rank is missing any more
   Ready({0}, {3});
   EXPECT_EQ(Due(), "0 1: #3");
 }
@@ -132,7 +132,7 @@ TEST_F(RelayTest, NewNamesGoOnTogetherWhereTheyAreTheSame) {
   EXPECT_EQ(Due(), "0: w; 1: w");
 }
 
-// The coordinator hears what a rank says in its order.
+// The coordinator receives the announcements of a rank in order.
 TEST_F(RelayTest, WhatMustBeHeardTakesWhatWasKeptWithIt) {
   Start({0, 1, 2});
   Ready({1}, {1});
@@ -148,7 +148,7 @@ TEST_F(RelayTest, WhatMustBeHeardTakesWhatWasKeptWithIt) {
   EXPECT_EQ(Due(), "1: #1; 2: leaves");
 }
 
-// By an error that it knew of before it asked: rank 0 counts each.
+// Because of an error that it knew before it announced the name: rank 0 counts each announcement.
 TEST_F(RelayTest, ANameThatComesTwiceGoesOnTwice) {
   Start({0, 1});
   Ready({1}, {1});
@@ -224,7 +224,7 @@ TEST(AnnouncementTest, WhatGoesInComesOut) {
     ASSERT_EQ(Describe(read), Describe(all));
     if (bytes.empty()) continue;
     EXPECT_FALSE(Decode(bytes.substr(0, bytes.size() - 1), size, &read));
-    // Any bytes are read without harm, and name no rank that there is not.
+    // Any bytes are decoded without harm, and name no rank that does not exist.
     std::string changed = bytes;
     changed[random() % changed.size()] = static_cast<char>(random());
     if (!Decode(changed, size, &read)) continue;
@@ -261,7 +261,7 @@ TEST(RankSetTest, IsASetOfRanks) {
   }
 }
 
-// Whoever goes up from any rank comes to rank 0, by way of the ranks that speak for it.
+// From any rank, going up leads to rank 0, through the ranks that forward for it.
 void CheckTree(const std::vector<int>& leaders, int fan_out) {
   const int size = static_cast<int>(leaders.size());
   std::vector<ControlLinks> links;

@@ -1,5 +1,5 @@
-// Engines of several nodes, as threads: what they say to rank 0 goes by way of their nodes' first
-// ranks, and all else is as ever.
+// Engines on several nodes, as threads: messages to rank 0 go through the first ranks of their
+// nodes, and everything else is as usual.
 
 #include <algorithm>
 #include <cstdio>
@@ -18,13 +18,14 @@ using std::chrono::seconds;
 
 class TreeTest : public TimedTest {};
 
-// Of what rank 0 sent and received in each of `steps` repeated steps, the largest.
+// The maximum, over `steps` repeated steps, of what rank 0 sent and received.
 struct Counts {
   uint64_t messages = 0;
   uint64_t unanimous = 0;
 };
 
-// Each rank hands in all tensors of a step at once. Nobody is late: else there are more messages.
+// Each rank submits all tensors of a step together. No rank is late: otherwise there are more
+// messages.
 Counts Train(Ranks& ranks, int tensors, int steps) {
   Counts counts;
   uint64_t before = 0;
@@ -64,7 +65,8 @@ Counts Train(Ranks& ranks, int tensors, int steps) {
   return counts;
 }
 
-// A slow machine keeps ranks back; who waits for them is told of sooner with less patience.
+// A slow machine delays ranks; with less patience the ranks that wait for them are announced
+// sooner.
 EngineOptions Patient() {
   EngineOptions options = TestOptions();
   options.vote_patience = seconds(5);
@@ -88,13 +90,13 @@ TEST_F(TreeTest, Rank0HearsItsChildrenOnce) {
     int nodes, per_node;
     uint64_t straight, tree;
   };
-  // To and from each other rank; to and from 7 others of its node, and 7 nodes, or 8.
+  // To and from each other rank; in the tree, to and from 7 others of its node, and 7 or 8 nodes.
   const std::vector<Form> forms = {{2, 1, 2, 2}, {2, 4, 14, 8}, {8, 8, 126, 28}, {64, 1, 126, 16}};
   for (const Form& form : forms) {
     EXPECT_EQ(TrainOn(form.nodes, form.per_node, false).messages, form.straight);
     const Counts counts = TrainOn(form.nodes, form.per_node, true);
     EXPECT_EQ(counts.messages, form.tree);
-    // Once it has followed on itself twice, it is known.
+    // After it has followed itself twice, it is predicted.
     EXPECT_GE(counts.unanimous, form.per_node * form.nodes > 2 ? 6u : 0u);
   }
 }
@@ -103,8 +105,8 @@ TEST_F(TreeTest, AStepThatRepeatsItselfOnOneNodeTakesNone) {
   EXPECT_EQ(TrainOn(1, 8, true).messages, 0u);
 }
 
-// Orders that differ, withdrawals, shapes that differ, an end before the others': as a coordinator
-// would decide that had heard each rank itself.
+// Differing orders, withdrawals, differing shapes, an end before the others': as a coordinator
+// would decide that had received the messages of each rank directly.
 TEST_F(TreeTest, WhatIsDecidedIsWhatACoordinatorWouldDecide) {
   constexpr int kNodes = 5, kPerNode = 2, kRanks = kNodes * kPerNode;
   Nodes shape(kNodes, kPerNode);
@@ -155,8 +157,9 @@ TEST_F(TreeTest, WhatIsDecidedIsWhatACoordinatorWouldDecide) {
   EXPECT_EQ(trace.Replay(), "");
 }
 
-// An error has answered a rank before it asked. What it asks for first is that, though all others
-// have asked once more: rank 0 must not take it for what all ranks have, and expect.
+// An error has answered a rank before it announced the name. Its first announcement is that one,
+// though all others have announced the name again: rank 0 must not take it for a step that all
+// ranks announce.
 TEST_F(TreeTest, WhatAnErrorHasAnsweredCountsForNothing) {
   constexpr int kRanks = 6, kLate = 5;
   EngineOptions options = TestOptions();
@@ -194,7 +197,8 @@ TEST_F(TreeTest, WhatAnErrorHasAnsweredCountsForNothing) {
   }
 }
 
-// Who passes on for others ends with an error: all hear of it, those below it and those above.
+// A rank that forwards for others ends with an error: all learn of it, those below it and those
+// above.
 TEST_F(TreeTest, WhoStopsTellsThoseBelowIt) {
   Nodes shape(4, 2);
   Ranks ranks(8, TestOptions(), shape.Decorator());
@@ -211,7 +215,7 @@ TEST_F(TreeTest, WhoStopsTellsThoseBelowIt) {
   }
 }
 
-// Rank 0 is busy, and who passes its words on does not wait for it to hear.
+// Rank 0 is busy, and the rank that forwards its messages does not wait for it.
 TEST_F(TreeTest, WhoCannotWaitForRank0TellsThoseBelowIt) {
   Nodes shape(4, 2);
   Ranks ranks(8, TestOptions(), shape.Decorator());
@@ -228,7 +232,7 @@ TEST_F(TreeTest, WhoCannotWaitForRank0TellsThoseBelowIt) {
       << status.message();
 }
 
-// Rank 0 tells who is missing, by its own number, though another rank speaks for it.
+// Rank 0 names a missing rank by its own number, though another rank forwards for it.
 TEST_F(TreeTest, AStallNamesTheRanksThatAreMissing) {
   EngineOptions options = TestOptions();
   options.coordinator.stall_timeout = std::chrono::milliseconds(400);
@@ -245,7 +249,7 @@ TEST_F(TreeTest, AStallNamesTheRanksThatAreMissing) {
   }
 }
 
-// Ranks 1 and 6 wait for each other: rank 0 finds it out from what their parents pass on.
+// Ranks 1 and 6 wait for each other: rank 0 detects it from what their parents forward.
 TEST_F(TreeTest, ADeadlockIsFound) {
   EngineOptions options = TestOptions();
   options.coordinator.deadlock_timeout = std::chrono::milliseconds(500);
@@ -265,7 +269,7 @@ TEST_F(TreeTest, ADeadlockIsFound) {
   }
 }
 
-// What was said of many names does not fit into the rings of other nodes either.
+// The announcements of many names do not fit into the rings of other nodes either.
 TEST_F(TreeTest, AFirstStepOfManyNames) {
   Nodes shape(3, 2);
   Ranks ranks(6, TestOptions(), shape.Decorator());

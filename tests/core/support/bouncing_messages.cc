@@ -5,7 +5,7 @@
 
 namespace tfmpi {
 
-// Who sends from the host's memory has ended, or left.
+// Sends from host memory have ended, or the rank has left.
 BouncingMessages::~BouncingMessages() {
   for (Lane& lane : lanes_) {
     if (lane.event != nullptr) gpu_->Delete(lane.event);
@@ -14,7 +14,7 @@ BouncingMessages::~BouncingMessages() {
   if (stream_ != nullptr) gpu_->Delete(stream_);
 }
 
-// Memory that is never used again, so that what is wrong with one exchange is none of another's.
+// Memory that is never reused, so that an error in one exchange does not affect another one.
 Status BouncingMessages::Pinned(const std::vector<GpuPart>& parts, std::vector<GpuPart>* pinned) {
   pinned->assign(parts.size(), {});
   for (size_t r = 0; r < parts.size(); ++r) {

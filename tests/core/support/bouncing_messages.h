@@ -1,6 +1,6 @@
-// What makes any MPI, or none, take memory of GPUs, for tests: each part is copied to the host,
-// sent from there, and copied to the other GPU, on a stream of its own, which nothing orders with
-// those of the code under test.
+// GPU messages on top of any MPI, or none, for tests: each part is copied to the host, sent from
+// there and copied to the other GPU, on a separate stream, which nothing orders with those of the
+// code under test.
 
 #ifndef TFMPI_TESTS_CORE_SUPPORT_BOUNCING_MESSAGES_H_
 #define TFMPI_TESTS_CORE_SUPPORT_BOUNCING_MESSAGES_H_
@@ -16,10 +16,10 @@
 
 namespace tfmpi {
 
-// One rank's. Overwrites what is to be received as soon as it may, and reads what is sent late.
+// For one rank. Overwrites what is to be received as soon as it may, and reads what is sent late.
 class BouncingMessages : public GpuMessages {
  public:
-  // `host` sends the host's memory. `simulated`, if the GPU is: whether it is current is looked at.
+  // `host` sends host memory. `simulated`, if the GPU is: checks whether it is current.
   BouncingMessages(Gpu* gpu, SimulatedGpu* simulated, GpuMessages* host)
       : gpu_(gpu), simulated_(simulated), host_(host) {}
   ~BouncingMessages() override;
@@ -49,7 +49,7 @@ class BouncingMessages : public GpuMessages {
   int started_ = 0;
 };
 
-// A transport whose MPI takes memory of GPUs. `host`, if given, in place of its own messages.
+// A transport whose MPI supports GPU memory. `host`, if given, replaces its own messages.
 class CudaAware : public Decorated {
  public:
   CudaAware(std::unique_ptr<Transport> next, Gpu* gpu, SimulatedGpu* simulated,

@@ -1,4 +1,4 @@
-// A transport of a test that does most as another one.
+// A transport for tests that forwards most calls to another one.
 
 #ifndef TFMPI_TESTS_CORE_SUPPORT_DECORATED_H_
 #define TFMPI_TESTS_CORE_SUPPORT_DECORATED_H_
@@ -12,7 +12,7 @@
 
 namespace tfmpi {
 
-// Passes everything on, sparse rows by way of Allgather; override what differs.
+// Forwards everything, sparse rows through Allgather; override what differs.
 class Decorated : public Transport {
  public:
   explicit Decorated(std::unique_ptr<Transport> next) : next_(std::move(next)) {}

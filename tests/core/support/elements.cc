@@ -18,7 +18,7 @@ uint16_t Encode(double value, int exponent_bits, int fraction_bits) {
   std::frexp(value, &exponent);  // |value| in [2^(exponent-1), 2^exponent)
   exponent = value == 0 ? 1 - bias : std::max(exponent - 1, 1 - bias);
   // In units of the last place; nearbyint rounds to nearest even. A normal number has
-  // 2^fraction_bits of them or more, which is what adds one to its exponent field.
+  // 2^fraction_bits of them or more, which adds one to its exponent field.
   const double units = std::nearbyint(std::ldexp(std::fabs(value), fraction_bits - exponent));
   const double bits = units + std::ldexp(exponent + bias - 1, fraction_bits);
   return static_cast<uint16_t>(sign | static_cast<int>(std::min<double>(bits, infinity)));

@@ -1,4 +1,4 @@
-// Elements of any DataType as doubles, converted by arithmetic that shares nothing with
+// Elements of any DataType as doubles, converted by code that shares nothing with
 // core/cpu/reduce.cc.
 
 #ifndef TFMPI_TESTS_CORE_SUPPORT_ELEMENTS_H_
@@ -23,12 +23,12 @@ uint16_t EncodeBfloat16(double value);
 double DecodeFloat16(uint16_t bits);
 double DecodeBfloat16(uint16_t bits);
 
-// A complex element is two components, every other element one.
+// A complex element has two components, every other element one.
 double GetComponent(DataType type, const void* data, size_t index);
 void SetComponent(DataType type, void* data, size_t index, double value);
 
-bool IsUnsigned(DataType type);  // bool is
-// How far apart two neighbours of `type` near 1 are; 0 for whole numbers.
+bool IsUnsigned(DataType type);  // bool counts as unsigned
+// The distance of two neighbours of `type` near 1; 0 for integers.
 double Epsilon(DataType type);
 
 }  // namespace tfmpi

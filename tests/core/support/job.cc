@@ -28,12 +28,12 @@ double Reduce(const Job& job, const std::vector<int>& ranks, size_t component) {
   return job.op == ReduceOp::kAverage ? result / static_cast<double>(ranks.size()) : result;
 }
 
-// 0 where the result has a bit for every bit of the exact one.
+// 0 if the result has a bit for every bit of the exact one.
 double Tolerance(const Job& job, size_t ranks, double expected) {
   const bool power_of_two = (ranks & (ranks - 1)) == 0;
   if (job.op != ReduceOp::kAverage || power_of_two) return 0;
   // Half and bfloat16 are rounded once, by half a unit; the factor 1/n and the product cost a unit
-  // of the wire type, which is nothing beside it.
+  // of the wire type, which is negligible.
   const bool narrow = WireType(job.type) == DataType::kFloat32 && SizeOf(job.type) == 2;
   return std::fabs(expected) * Epsilon(job.type) * (narrow ? 0.501 : 1.5);
 }

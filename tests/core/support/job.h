@@ -1,8 +1,8 @@
-// One reduction of a test: what each rank hands in, and a check of what comes out.
+// One reduction of a test: the input of each rank, and a check of the result.
 //
-// Inputs are small whole numbers that differ by rank, element and seed, so that sums are exact in
-// every type and in any order, and a rank that gets its own input back fails the check. Shared by
-// the tests with ranks as threads and by tests/mpi; it knows no googletest.
+// Inputs are small integers that differ by rank, element and seed, so that sums are exact in every
+// type and in any order, and a rank that gets its own input back fails the check. Used by tests
+// with ranks as threads and by tests/mpi; does not depend on googletest.
 
 #ifndef TFMPI_TESTS_CORE_SUPPORT_JOB_H_
 #define TFMPI_TESTS_CORE_SUPPORT_JOB_H_
@@ -27,9 +27,9 @@ std::vector<int> AllRanks(int size);
 
 double InputValue(const Job& job, int rank, size_t component);
 std::vector<char> MakeInput(const Job& job, int rank);
-// Without `done`. `in` and `out` stay the caller's and may be equal.
+// Without `done`. `in` and `out` belong to the caller and may be equal.
 Request MakeRequest(const Job& job, const void* in, void* out);
-// Empty if `out` holds the reduction over the ranks `contributors`, else what is wrong with it.
+// Empty if `out` contains the reduction over the ranks `contributors`, else what is wrong.
 std::string CheckOutput(const Job& job, const std::vector<int>& contributors, const void* out);
 
 }  // namespace tfmpi

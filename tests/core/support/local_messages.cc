@@ -9,7 +9,7 @@ namespace tfmpi {
 class LocalMessages::OfRank : public GpuMessages {
  public:
   OfRank(LocalMessages* all, int rank) : all_(*all), rank_(rank) {}
-  // Nobody reads what it has sent any more.
+  // No rank reads what it has sent any more.
   ~OfRank() override {
     std::lock_guard<std::mutex> lock(all_.mutex_);
     for (auto& [way, sent] : all_.sent_) {
@@ -92,7 +92,7 @@ class LocalMessages::OfRank : public GpuMessages {
   const int rank_;
   std::map<int, std::vector<std::pair<int, GpuPart>>> missing_;  // by lane
   std::map<int, std::vector<std::shared_ptr<bool>>> taken_;      // by lane: what was sent
-  std::vector<char> last_;                                       // message, of Fault::kStale
+  std::vector<char> last_;                                       // message, for Fault::kStale
 };
 
 std::unique_ptr<GpuMessages> LocalMessages::Join(int rank) {

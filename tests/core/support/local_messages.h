@@ -1,4 +1,4 @@
-// Messages between ranks that are threads: as MPI's, of the host's memory, with errors on demand.
+// Messages between ranks that are threads: like MPI's, from host memory, with errors on demand.
 
 #ifndef TFMPI_TESTS_CORE_SUPPORT_LOCAL_MESSAGES_H_
 #define TFMPI_TESTS_CORE_SUPPORT_LOCAL_MESSAGES_H_
@@ -17,13 +17,13 @@ namespace tfmpi {
 // Outlives the messages of its ranks.
 class LocalMessages {
  public:
-  // What a library does that says more of itself than it can.
+  // Faults of a library that claims more than it can do.
   enum class Fault {
     kNone,
-    kNothing,  // ends, and has delivered nothing
+    kNothing,  // ends without having delivered anything
     kShort,    // delivers the first kEager bytes of a message
-    kStale,    // delivers the message before
-    kNever,    // does not end
+    kStale,    // delivers the previous message
+    kNever,    // never ends
   };
   static constexpr size_t kEager = 4096;
   enum class Call { kStart, kTest };
@@ -31,11 +31,11 @@ class LocalMessages {
   explicit LocalMessages(int size) : size_(size) {}
 
   std::unique_ptr<GpuMessages> Join(int rank);
-  // Of what `rank` receives.
+  // For what `rank` receives.
   void SetFault(int rank, Fault fault);
-  // The n-th such call of `rank` from now on fails; n = 1 is the next.
+  // The n-th such call of `rank` from now on fails; n = 1 is the next one.
   void Fail(int rank, Call call, int n);
-  // How many messages of `rank` have come.
+  // The number of messages that `rank` has received.
   int received(int rank);
 
  private:
@@ -54,7 +54,7 @@ class LocalMessages {
 
   const int size_;
   std::mutex mutex_;
-  std::map<Way, std::deque<Sent>> sent_;  // and not taken
+  std::map<Way, std::deque<Sent>> sent_;  // and not yet received
   std::map<int, Member> members_;
 };
 

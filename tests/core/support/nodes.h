@@ -1,4 +1,4 @@
-// Nodes of a test, whose ranks are threads: what they share, and their transports.
+// Nodes of a test, whose ranks are threads: their shared memory and their transports.
 
 #ifndef TFMPI_TESTS_CORE_SUPPORT_NODES_H_
 #define TFMPI_TESTS_CORE_SUPPORT_NODES_H_
@@ -35,10 +35,10 @@ class Placed : public Decorated {
   Topology topology_;
 };
 
-// Nodes of so many ranks each, in their order, with their memory.
+// Nodes with this many ranks each, in order, with their memory.
 class Nodes {
  public:
-  // `tree`: what is said to rank 0 goes by way of the nodes' first ranks.
+  // `tree`: messages to rank 0 go through the nodes' first ranks.
   Nodes(int nodes, int per_node, const NodeOptions& options = NodeOptions(), bool tree = true)
       : Nodes(std::vector<int>(nodes, per_node), options, tree) {}
   explicit Nodes(std::vector<int> sizes, const NodeOptions& options = NodeOptions(),
@@ -71,12 +71,12 @@ class Nodes {
                       CountCores(AllowedCores(), QuotaCores()));
   }
 
-  // Buffers of a node's ranks lie in real segments, and not in one piece of memory that all of its
-  // threads know by one address, so that ThreadSanitizer sees what they do there.
+  // The buffers of a node's ranks are in real segments, rather than in memory that all of its
+  // threads have at one address, so that ThreadSanitizer sees the accesses.
   void UseSegments() { segments_ = true; }
-  // Before the ranks are made: this one cannot have its node's buffers.
+  // Call it before the ranks are created: this one cannot have its node's buffers.
   void FailBuffersOf(int rank) { without_buffers_ = rank; }
-  // What becomes of a rank's way to the other nodes; for before Wrap.
+  // Decorates a rank's transport to the other nodes; call it before Wrap.
   void DecorateRails(const Ranks::Decorate& decorate) { decorate_rail_ = decorate; }
 
   // For Ranks: the transport of `rank` over `all`.
@@ -121,7 +121,7 @@ class Nodes {
   bool segments_ = false;
   int without_buffers_ = -1;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Memory>> buffers_;  // by node; null: nobody has asked
+  std::vector<std::unique_ptr<Memory>> buffers_;  // by node; null: not requested yet
   std::vector<Memory> memories_;
   std::vector<std::unique_ptr<LocalGroup>> rails_;
   Ranks::Decorate decorate_rail_;

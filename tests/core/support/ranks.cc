@@ -34,7 +34,7 @@ Watchdog::~Watchdog() {
 Ending Submit(Engine& engine, Request request, Ticket* ticket) {
   auto promise = std::make_shared<std::promise<Status>>();
   Ending ending = promise->get_future();
-  // set_value throws when `done` runs twice, which ends the process: it must run once.
+  // set_value throws if `done` runs twice, which ends the process: it must run once.
   request.done = [promise](const Status& status) { promise->set_value(status); };
   const Ticket got = engine.Submit(std::move(request));
   if (ticket != nullptr) *ticket = got;

@@ -24,8 +24,8 @@
 
 namespace tfmpi {
 
-// Ends the process with a line on stderr. After a hang there is no safe way on: threads still hold
-// pointers into the test's buffers.
+// Ends the process with a line on stderr. After a hang nothing can safely continue: threads still
+// hold pointers into the test's buffers.
 [[noreturn]] void DieOfHang(const std::string& what);
 
 // Ends the process unless destroyed within `limit`.
@@ -42,7 +42,7 @@ class Watchdog {
 };
 
 // Base of every test that starts threads. A test takes seconds; sanitizers and a busy machine slow
-// it.
+// it down.
 class TimedTest : public ::testing::Test {
  private:
   Watchdog watchdog_{std::chrono::seconds(TFMPI_SANITIZED ? 200 : 50)};
@@ -54,13 +54,13 @@ using Ending = std::future<Status>;
 Ending Submit(Engine& engine, Request request, Ticket* ticket = nullptr);
 // The status the request ended with.
 Status Await(Ending& ending);
-// "" if all ended well, else the first error.
+// "" if all ended with ok, else the first error.
 std::string AwaitAll(std::vector<Ending>& endings);
 
 Request MakeBarrier(const std::string& name);
 
-// The usual options of a test: a small fusion buffer, and timeouts that end before the watchdog
-// does.
+// The usual options of a test: a small fusion buffer, and timeouts that are shorter than the
+// watchdog's.
 EngineOptions TestOptions();
 // A buffer of TestOptions() holds this many bytes.
 inline constexpr size_t kTestThreshold = 4096;
@@ -76,18 +76,18 @@ class Ranks {
       : Ranks(
             size, [&options](int) { return options; }, decorate) {}
   Ranks(int size, const OptionsOf& options_of, const Decorate& decorate = nullptr);
-  // Engines that were not joined leave.
+  // Engines that have not joined leave.
   ~Ranks() = default;
 
   int size() const { return static_cast<int>(engines_.size()); }
   Engine& operator[](int rank) { return *engines_[rank]; }
   LocalGroup& group() { return group_; }
 
-  // Runs `body` for every rank at once, each on a thread of its own, and waits for all.
+  // Runs `body` for every rank at the same time, each on its own thread, and waits for all.
   void Each(const std::function<void(int rank, Engine& engine)>& body);
-  // Every rank joins; expects each to end well.
+  // Every rank joins; expects each to end with ok.
   void JoinAll();
-  // As when the process of `rank` ends without a word.
+  // As when the process of `rank` dies without a message.
   void Destroy(int rank) { engines_[rank].reset(); }
 
  private:
