@@ -1,9 +1,9 @@
-"""Compiler and linker options that all of our own C++ is built with."""
+"""Compiler and linker options for all of our C++."""
 
-# The same language and ABI as TensorFlow's own libraries. No -march: a wheel runs on any x86-64.
+# The language and ABI of TensorFlow's own libraries. No -march, because a wheel runs on any x86-64.
 COPTS = [
     "-std=c++17",
-    # Reductions are loops that are to be vectorised, which GCC's -O2 hardly does.
+    # Reductions are loops that must be vectorized, which GCC's -O2 rarely does.
     "-ftree-vectorize",
     "-fvect-cost-model=dynamic",
     "-D_GLIBCXX_USE_CXX11_ABI=1",
@@ -12,8 +12,8 @@ COPTS = [
     "-Werror",
 ]
 
-# For a shared library of the wheel: every symbol must be found in the libraries named, and where it is loaded from
-# is said by its own RUNPATH alone.
+# For the wheel's shared libraries: every symbol must be defined in the linked libraries, and
+# only the library's own RUNPATH says where these are loaded from.
 SHARED_LINKOPTS = [
     "-fuse-ld=bfd",
     "-Wl,-z,defs",

@@ -1,18 +1,18 @@
-"""Bugs that are put in on purpose, each in a file of the product: a test must find them.
+"""Deliberate bugs, each in a file of the product, which a test must find.
 
-Where the line is no longer there the build fails: write the bug anew.
+If the line that a mutant changes no longer exists, the build fails: rewrite the mutant.
 """
 
 load("@rules_cc//cc:defs.bzl", "cc_test")
 load("//tensorflow_patches:options.bzl", "COPTS")
 
 def mutant_tests(mutants, finder, size = "medium"):
-    """A test of the full tier for each: it passes if `finder` finds the bug.
+    """Defines a test of the full tier for each mutant, which passes if `finder` finds the bug.
 
     Args:
-      mutants: by name, the file and the sed expression that changes it.
-      finder: a library, alwayslink, with the test.
-      size: of the tests.
+      mutants: name -> (file, sed expression that changes it).
+      finder: an alwayslink library with the test.
+      size: the size of the tests.
     """
     for name, (file, line) in mutants.items():
         native.genrule(
@@ -26,9 +26,9 @@ def mutant_tests(mutants, finder, size = "medium"):
             name = "mutant_%s_test" % name,
             size = size,
             srcs = [":mutant_" + name],
-            # A line less may leave something unused.
+            # Removing a line may leave something unused.
             copts = COPTS + ["-Wno-unused"],
-            # What the mutant defines comes first, and stays.
+            # The mutant's definitions come first and take precedence.
             linkopts = ["-Wl,--allow-multiple-definition"],
             linkstatic = True,
             tags = ["full"],

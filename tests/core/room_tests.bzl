@@ -1,18 +1,18 @@
-"""Few programs for many files of tests: to link one takes longer than to run most."""
+"""Links many test files into few programs, because linking takes longer than running most tests."""
 
 load("@rules_cc//cc:defs.bzl", "cc_test")
 
 def room_tests(sources, one_thread, gpu, alone, **attributes):
-    """Of each room one program with threads, ROOM_test, and one without, ROOM_one_thread_test.
+    """Defines two programs per room: ROOM_test, with threads, and ROOM_one_thread_test, without.
 
     Args:
-      sources: files of tests, ROOM/NAME_test.cc.
-      one_thread: those of them that start no thread: the tag of this name keeps their programs
-        from ThreadSanitizer, which has nothing to find in them.
-      gpu: rooms of simulated GPUs, whose programs have the tag of this name: in CI ThreadSanitizer
-        leaves them out, the full tier does not.
-      alone: those that go with no other, in a program of their name.
-      **attributes: of the programs.
+      sources: test files, ROOM/NAME_test.cc.
+      one_thread: those that start no threads. The tag of this name excludes their programs from
+        ThreadSanitizer, which would find nothing in them.
+      gpu: rooms with simulated GPUs. The tag of this name excludes their programs from
+        ThreadSanitizer in CI, but not in the full tier.
+      alone: files that need a program of their own, named after them.
+      **attributes: attributes of the programs.
     """
     programs = {}
     for source in sources:
