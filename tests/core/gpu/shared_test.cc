@@ -94,8 +94,7 @@ TEST_F(SharedTest, AGpuThatStandsStillEndsTheJob) {
     said[rank] = Average(rank, engine);
   });
   EXPECT_NE(said[0], "");
-  EXPECT_NE(said[1].find("simulated GPU 0 is busy with earlier work"),
-            std::string::npos)
+  EXPECT_NE(said[1].find("simulated GPU 0 is busy with earlier work"), std::string::npos)
       << said[1];
   gpus_[0].simulated()->LetGo(gpus_.stream(1));
   gpus_[0].simulated()->ExpectLeft(2);

@@ -72,7 +72,7 @@ def wall(feeds: Any, monkeypatch: Any, name: str, why: str | None, is_map: bool 
     ("name", "why", "words"),
     [
         ("padded_batch", None, "padded_batch() pads to the longest sample of a batch"),
-        ("cache", None, "cache(file) is filled with all samples, on each rank into a file of its"),
+        ("cache", None, "cache(file) is filled with all samples, by each rank into its own file"),
         ("sort", None, "sort() needs every sample before it"),
         ("map", "checks a whole batch (Assert)", "map 'decode' checks a whole batch (Assert)"),
     ],

@@ -131,7 +131,7 @@ def test_undeclared_parts_are_reported(launch, scripts):
 @pytest.mark.parametrize("mode", [full("auto"), "dataset"])
 def test_custom_loops_see_their_parts(launch, scripts, mode):
     run = launch(scripts / "shards_loops.py", np=2, env={"TF_MPI_SHARD": mode}, timeout=120)
-    said = "Keras's metrics are of all ranks when a loop"
+    said = "Keras metrics cover all ranks once the loop"
     assert [text.count(said) for text in run.stderr] == [1, 0]
     ranks = run.check().results
     early = "step_s" if mode == "auto" else "broken"
