@@ -58,7 +58,7 @@ TEST_F(CoresTest, Version1ByTheHierarchyThatLimitsTime) {
   EXPECT_EQ(Quota(), INT_MAX);
 }
 
-// Inside, the path is that of the outside, and the mount is the container's own group.
+// Inside a container the path is the host's, but the mount is the container's own group.
 TEST_F(CoresTest, Version1InAContainer) {
   Write("/proc/self/cgroup", "4:cpu,cpuacct:/docker/abc");
   Write("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "250000");

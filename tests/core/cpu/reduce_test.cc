@@ -54,7 +54,7 @@ std::vector<uint16_t> Narrow(DataType type, const std::vector<float>& values, do
   return narrow;
 }
 
-// Compares with the reference; of a NaN only that it is one, and its sign, are defined.
+// Compares with the reference; for a NaN only its being one, and its sign, are defined.
 void ExpectNarrowed(const Format& format, const std::vector<float>& values) {
   const std::vector<uint16_t> narrow = Narrow(format.type, values);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -116,7 +116,7 @@ TEST(ReduceTest, NarrowsToNearestEvenAroundEveryTie) {
   }
 }
 
-// A stride that is odd meets every exponent with many fractions, NaNs and subnormals included.
+// An odd stride visits every exponent with many fractions, including NaNs and subnormals.
 TEST(ReduceTest, NarrowsFloatsOfEveryKind) {
   std::vector<float> values;
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 2111) {
@@ -154,7 +154,8 @@ std::vector<char> RandomBytes(size_t size, int seed) {
   return bytes;
 }
 
-// NaN payloads, signalling ones too, are somebody's data. Half types are widened, so are not here.
+// NaN payloads, including signalling ones, may be data. Half types are widened, so they are not
+// here.
 TEST(ReduceTest, ScaleOneLeavesEveryBit) {
   for (DataType type : kAllTypes) {
     if (!IsWireForm(type)) continue;
@@ -211,8 +212,8 @@ TEST(ReduceTest, ScaleMultipliesInTheWireType) {
   }
 }
 
-// Small whole numbers, which every type holds and every order of summation gives. `out` is memory
-// of its own, or the first source's, or the last's.
+// Small integers, which every type can represent and every order of summation produces exactly.
+// `out` is separate memory, or the first source's, or the last's.
 TEST(ReduceTest, ReducesEveryTypeOverAnyNumberOfRanks) {
   for (DataType type : kAllTypes) {
     if (WireElements(type) != 1 || type == DataType::kBool) continue;  // sent as another type

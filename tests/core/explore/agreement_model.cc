@@ -55,7 +55,7 @@ bool AgreementModel::MayJoin(int r) const {
   return scenario_->ends_early && r == ranks() - 1 && rank.round + 1 == scenario_->rounds;
 }
 
-// As ResponsePredictor::Fits: all tensors are expected.
+// Like ResponsePredictor::Fits, with all tensors expected.
 bool AgreementModel::Fits(const Rank& rank) const {
   const ReadyList& said = rank.ready_list;
   if (!rank.expects || !said.requests.empty() || !said.withdrawn.empty() || said.joined) {
@@ -64,7 +64,7 @@ bool AgreementModel::Fits(const Rank& rank) const {
   return said.ready.size() == static_cast<size_t>(scenario_->tensors);
 }
 
-// A collective returns on no rank before all have come to it.
+// A collective returns on no rank before all have reached it.
 bool AgreementModel::AllArrived(int r) const {
   return std::all_of(ranks_.begin(), ranks_.begin() + ranks(),
                      [&](const Rank& other) { return other.arrived >= ranks_[r].arrived; });
@@ -112,7 +112,7 @@ void AgreementModel::Take(const Action& action) {
   Work(action.rank);
 }
 
-// Until all is done, or it waits in a collective.
+// Until all tasks are done, or it waits in a collective.
 void AgreementModel::Work(int r) {
   std::vector<Task>& tasks = ranks_[r].tasks;
   while (!tasks.empty() && wrong_.empty()) {
@@ -122,7 +122,7 @@ void AgreementModel::Work(int r) {
   }
 }
 
-// False: it waits.
+// Returns false if it waits.
 bool AgreementModel::Do(int r, Task task) {
   switch (task.kind) {
     case Task::Kind::kTell:
@@ -174,7 +174,7 @@ void AgreementModel::Ask(int r, int tensor) {
   Begin(r, {Task::Kind::kTell, 0, {}});
 }
 
-// Who has voted may lose its patience at any time.
+// A rank that has voted may lose its patience at any time.
 void AgreementModel::Say(int r) {
   Rank& rank = ranks_[r];
   if (rank.voted || !Fits(rank)) return Vote(r);
@@ -184,7 +184,7 @@ void AgreementModel::Say(int r) {
   if (outcome == Outcome::kRejected) Tell(r);
 }
 
-// Ends a vote, if there is one; what was not committed is told to the coordinator.
+// Ends a vote, if there is one, and tells the coordinator whatever was not committed.
 void AgreementModel::Vote(int r) {
   Rank& rank = ranks_[r];
   bool rejected_votes = false;
@@ -286,7 +286,7 @@ void AgreementModel::RejectOutstanding(int r) {
   if (rank.expects && outstanding) Votes().Reject(rank.position, &rejected_votes);
 }
 
-// False: it waits in the collective of its next response.
+// Returns false if it waits in the collective of its next response.
 bool AgreementModel::Execute(int r, Task task) {
   Rank& rank = ranks_[r];
   if (task.at == task.response_list.responses.size()) {
@@ -327,7 +327,7 @@ void AgreementModel::End(int r, const ResponseList& response_list) {
   if (response_list.finished) rank.finished = true;
 }
 
-// As Engine::Resolve; and whose requests meet.
+// Like Executor::Resolve; also records which requests match.
 void AgreementModel::Agree(int r, const Response& response, const ResponseItem& item) {
   Rank& rank = ranks_[r];
   if (item.is_new) {

@@ -1,9 +1,9 @@
-// The agreement of ranks, small enough for every order of what 3 ranks do with 3 tensors.
+// A model of the agreement, small enough to explore every order of what 3 ranks do with 3 tensors.
 //
-// The coordinator is the product's own, and so are the messages and the votes (consensus.h). What a
-// rank says and does is modelled: the rules of core/engine/negotiator.cc, pending_requests.cc
-// and executor.cc, without time, data and threads. That the engine keeps to the same rules is
-// what explorer.h looks at, with fewer ranks, and trace.h in real runs.
+// The coordinator, the messages and the votes (consensus.h) are the product's own. What a rank
+// announces and executes is modelled: the rules of core/engine/negotiator.cc, pending_requests.cc
+// and executor.cc, without time, data and threads. explorer.h checks that the engine follows the
+// same rules, with fewer ranks; trace.h checks it in real runs.
 
 #ifndef TFMPI_TESTS_CORE_EXPLORE_AGREEMENT_MODEL_H_
 #define TFMPI_TESTS_CORE_EXPLORE_AGREEMENT_MODEL_H_
@@ -25,12 +25,12 @@ struct AgreementScenario {
   std::string name;
   int ranks = 3;
   int tensors = 3;
-  int rounds = 1;            // each rank asks for every tensor in each, and waits for all
-  bool votes = false;        // ranks have done so before, and expect the next round
-  bool ends_early = false;   // the last rank may leave any of the last round out
-  bool withdraws = false;    // rank 1 may take back a request at any time; it asks again
+  int rounds = 1;            // in each, each rank submits every tensor and waits for all
+  bool votes = false;        // ranks have done so before, and predict the next round
+  bool ends_early = false;   // the last rank may leave out any of the last round
+  bool withdraws = false;    // rank 1 may withdraw a request at any time, and submits it again
   bool differs = false;      // the last rank's first request of tensor 0 has another shape
-  bool told_singly = false;  // ranks say each request apart, not several at once
+  bool told_singly = false;  // ranks announce each request separately, not several together
 };
 
 class AgreementModel {
@@ -45,16 +45,16 @@ class AgreementModel {
   struct Action {
     Kind kind;
     int rank;
-    int what = 0;  // the tensor; of rank 0's kReceive the sender
+    int what = 0;  // the tensor; for rank 0's kReceive the sender
   };
-  // All that can happen next.
+  // Everything that can happen next.
   std::vector<Action> Actions() const;
   void Take(const Action& action);
   std::string Describe(const Action& action) const;
 
-  // What must not be, or "". `ends`: nothing can happen any more.
+  // A violation, or "". `ends`: nothing more can happen.
   std::string Wrong(bool ends) const;
-  // Models with equal numbers go on alike.
+  // Models with equal numbers continue identically.
   uint64_t State() const;
 
  private:
@@ -67,11 +67,11 @@ class AgreementModel {
     bool pending = false;
     bool outstanding = false;
     bool other_shape = false;
-    int number = 0;        // of this rank's requests so far, but those that it has taken back
-    int early_errors = 0;  // that answer requests which it has not made yet
+    int number = 0;        // of this rank's requests so far, without those withdrawn
+    int early_errors = 0;  // that answer requests not yet submitted
   };
-  // What the communication thread has still to do before it looks for anything else, the last
-  // first. It is in a collective where there is any.
+  // What the communication thread must do before anything else, the last one first. If there is
+  // any, it is in a collective.
   struct Task {
     enum class Kind { kTell, kPredicted, kExecute, kFail, kHear, kSendDecision, kRejectTold };
     Kind kind;
@@ -96,7 +96,7 @@ class AgreementModel {
     size_t arrived = 0;  // collectives so far, the one that it is in included
     std::vector<Task> tasks;
   };
-  // Of one item: whose request, of which number, each rank has put in; 0: none, -1: not known yet.
+  // For one item: which request of each rank, by number, is in it; 0: none, -1: not known yet.
   struct Agreed {
     int tensor;
     int contributors;
@@ -146,7 +146,7 @@ class AgreementModel {
 
   const AgreementScenario* scenario_;
   Coordinator coordinator_;
-  bool news_ = false;  // it has heard something since it decided
+  bool news_ = false;  // it has received something since the last decision
   Word word_;
   std::array<Rank, kMaxRanks> ranks_;
   std::array<std::deque<std::string>, kMaxRanks> to_coordinator_, from_coordinator_;
@@ -158,8 +158,8 @@ struct AgreementExploration {
   uint64_t states = 0;
   uint64_t transitions = 0;
   bool complete = false;
-  std::string wrong;             // "" if nothing is
-  std::vector<std::string> way;  // that leads there
+  std::string wrong;             // "" if nothing is wrong
+  std::vector<std::string> way;  // the actions that lead there
 };
 
 // Every order, depth first.

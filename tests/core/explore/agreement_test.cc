@@ -1,7 +1,7 @@
 // Every order in which 3 ranks can agree on 3 tensors: agreement_model.h.
 //
-// Built with FULL, or LARGE, for larger scenarios; with MUTANT the product has a bug that one of
-// them must find.
+// Built with FULL or LARGE for larger scenarios; with MUTANT the product has a bug that one of them
+// must find.
 
 #include <cstdio>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kMaxStates = 60'000'000;
 
-// Without FULL those that take seconds together.
+// Without FULL only those that together take seconds.
 std::vector<AgreementScenario> Scenarios() {
   std::vector<AgreementScenario> scenarios;
   const auto add = [&](const char* name, int tensors, const auto& change) {

@@ -1,7 +1,7 @@
-// Every order in which 2 or 3 ranks can do what a scenario has them do.
+// Every order in which 2 or 3 ranks can do what a scenario prescribes.
 //
-// Built with MOST_STATES, and FULL for the larger scenarios; with MUTANT the product has a bug that
-// some scenario must find.
+// Built with MOST_STATES, and with FULL for the larger scenarios; with MUTANT the product has a bug
+// that some scenario must find.
 
 #include <cstdio>
 
@@ -15,7 +15,8 @@
 namespace tfmpi {
 namespace {
 
-// The engines run on one thread: nothing for ThreadSanitizer, which does not know such stacks.
+// The engines run on one thread, so ThreadSanitizer, which does not support such stacks, is not
+// needed.
 #if !defined(__SANITIZE_THREAD__)
 
 std::string Print(const Scenario& scenario, const Exploration& exploration) {

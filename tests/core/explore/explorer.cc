@@ -11,7 +11,7 @@ struct Choice {
   int ways;
 };
 
-// One run: what it chose is in `path`.
+// One run: `path` contains its choices.
 class Run {
  public:
   Run(const Scenario& scenario, std::vector<Choice>* path, std::unordered_set<uint64_t>* states)
@@ -24,7 +24,7 @@ class Run {
     job_ = std::make_unique<SimulatedJob>(options, scenario_.engine);
     scenario_.prepare(job_.get(), [this] { branches_ = true; });
     std::string wrong = job_->Run();
-    // A wrong sum leaves no trace in what engines know, so it is looked for in every run.
+    // A wrong sum does not show in the state of engines, so every run is checked for it.
     if (wrong.empty()) wrong = job_->referee().Verdict(false);
     if (!wrong.empty() || job_->world().abandoned()) return wrong;
     wrong = job_->trace().Check();

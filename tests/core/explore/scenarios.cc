@@ -9,7 +9,7 @@ namespace {
 using Script = std::function<void(SimulatedJob* job, int rank)>;
 using Judge = std::function<std::string(const SimulatedJob& job)>;
 
-// What the last steps of a training are: enough of the same before, so that ranks vote.
+// After this many equal steps the ranks vote.
 constexpr int kStepsUntilVotes = 4;
 
 Item Sum(const std::string& name, int more = 0) {
@@ -24,7 +24,7 @@ std::string Who(const Referee::Call& call) {
          std::to_string(call.number);
 }
 
-// Of every request: its status is what `expected` says, and every rank has joined well.
+// Checks every request's status against `expected`, and that every rank has joined with ok.
 Judge Each(bool alike, const std::function<std::vector<Code>(const Referee::Call&)>& expected) {
   return [alike, expected](const SimulatedJob& job) -> std::string {
     const std::string verdict = job.referee().Verdict(alike);
@@ -66,7 +66,7 @@ Scenario Make(const std::string& name, int ranks, const Script& script, const Ju
   return scenario;
 }
 
-// After steps that all ranks have taken alike, until they vote for the next.
+// After equal steps of all ranks, until they vote for the next one.
 Scenario AfterSteps(const std::string& name, int ranks, const std::vector<Item>& step,
                     const Script& script, const Judge& judge) {
   Scenario scenario = Make(name, ranks, nullptr, judge);
@@ -89,7 +89,7 @@ Scenario AfterSteps(const std::string& name, int ranks, const std::vector<Item>&
   return scenario;
 }
 
-// The rest in any order of this rank's own; each may be said apart from the others.
+// The rest in any order of this rank's own; each may be announced separately.
 void AskInAnyOrder(SimulatedJob* job, int rank, std::vector<Item> items) {
   while (!items.empty()) {
     const int next = job->world().Choose(static_cast<int>(items.size()));
@@ -98,7 +98,7 @@ void AskInAnyOrder(SimulatedJob* job, int rank, std::vector<Item> items) {
   }
 }
 
-// Rank 0's order stands for all: names are as good as each other.
+// Only one order of rank 0: names are interchangeable.
 Scenario Announcements(int ranks, const std::vector<Item>& items) {
   return Make(
       "announcements in any order: " + std::to_string(ranks) + " ranks, " +
@@ -116,7 +116,7 @@ Scenario Announcements(int ranks, const std::vector<Item>& items) {
       AllRanksOk());
 }
 
-// The last rank's script ends at any moment; the others average without it from then on.
+// The last rank's script may end at any moment; from then on the others average without it.
 Scenario Joins(int ranks, const std::vector<Item>& items) {
   return Make(
       "one rank ends early: " + std::to_string(ranks) + " ranks", ranks,
@@ -132,7 +132,7 @@ Scenario Joins(int ranks, const std::vector<Item>& items) {
       AllRanksOk());
 }
 
-// Rank 1 takes its request back, and asks again if it was let go.
+// Rank 1 withdraws its request, and submits it again if that was granted.
 Scenario Withdrawals(int ranks, const std::vector<Item>& others) {
   return Make(
       "a request is withdrawn: " + std::to_string(ranks) + " ranks", ranks,
@@ -152,7 +152,7 @@ Scenario Withdrawals(int ranks, const std::vector<Item>& others) {
       }));
 }
 
-// The last rank has another shape: an error on every rank, and then all goes on.
+// The last rank has another shape: an error on every rank, after which everything continues.
 Scenario Errors(int ranks, const std::vector<Item>& others) {
   return Make(
       "signatures differ: " + std::to_string(ranks) + " ranks", ranks,
@@ -170,7 +170,7 @@ Scenario Errors(int ranks, const std::vector<Item>& others) {
       }));
 }
 
-// A rank stops with an error: every other hears it, whatever it waits for.
+// A rank stops with an error: every other one is told, whatever it waits for.
 Scenario Leaves(int ranks, int leaving) {
   return Make(
       "rank " + std::to_string(leaving) + " stops: " + std::to_string(ranks) + " ranks", ranks,
@@ -193,7 +193,7 @@ Scenario Leaves(int ranks, int leaving) {
       });
 }
 
-// One rank never asks: after the stall timeout all others hear it, and then all goes on.
+// One rank never submits: after the stall timeout all others are told, and everything continues.
 Scenario Stalls(int ranks) {
   return Make(
       "a rank does not ask: " + std::to_string(ranks) + " ranks", ranks,
@@ -212,7 +212,7 @@ Scenario Stalls(int ranks) {
       }));
 }
 
-// What all ranks expect, one after the other and at once, with more beside it.
+// What all ranks predict, one after the other and together, with additional requests.
 Scenario Votes(int ranks, const std::vector<Item>& step, int time_skips, bool in_any_order) {
   Scenario scenario = AfterSteps(
       "votes: " + std::to_string(ranks) + " ranks, " + std::to_string(step.size()) +
@@ -233,7 +233,7 @@ Scenario Votes(int ranks, const std::vector<Item>& step, int time_skips, bool in
   return scenario;
 }
 
-// Ranks vote for what they expect, while the last does something else first.
+// Ranks vote for the prediction, while the last one first does something else.
 Scenario VotesAndMore(const std::string& what, int ranks, const Script& deviation,
                       const Judge& judge) {
   return AfterSteps(
@@ -260,8 +260,7 @@ Scenario VotesAndAnother(int ranks) {
       AllRanksOk());
 }
 
-// The others' word of a name comes when rank 0 has voted for the next step, which they may have,
-// too.
+// The others announce a name after rank 0 has voted for the next step, which they may also have.
 Scenario VotesAndALateName(int ranks) {
   return VotesAndMore(
       "a name that comes late", ranks,

@@ -1,4 +1,4 @@
-// What ranks may do while they agree, each mechanism on its own and some together.
+// What ranks may do while they agree: each mechanism alone, and some together.
 
 #ifndef TFMPI_TESTS_CORE_EXPLORE_SCENARIOS_H_
 #define TFMPI_TESTS_CORE_EXPLORE_SCENARIOS_H_
@@ -9,11 +9,11 @@
 
 namespace tfmpi {
 
-// Small enough to be explored whole in seconds each.
+// Small enough to be explored completely in seconds each.
 std::vector<Scenario> QuickScenarios();
-// One of them finds each bug that is put in on purpose (BUILD.bazel).
+// Each deliberate bug (BUILD.bazel) is found by one of these.
 std::vector<Scenario> MutantScenarios();
-// The same with more ranks, tensors, or waits whose time is over at any moment.
+// The same with more ranks or tensors, or with waits that may time out at any moment.
 std::vector<Scenario> FullScenarios();
 
 }  // namespace tfmpi

@@ -12,8 +12,8 @@ using std::chrono::seconds;
 
 constexpr milliseconds kStallTimeout{1500};
 constexpr milliseconds kCollectiveTimeout{2000};
-// Of the engine: how much longer than such a stall timeout a rank waits for rank 0 (engine.cc), and
-// of the transport: how long for the last collective (Finalize).
+// The engine waits this much longer than such a stall timeout for rank 0 (engine.cc), and the
+// transport this long for the last collective (Finalize).
 constexpr seconds kGrace{2};
 constexpr seconds kFinalize{30};
 
@@ -61,7 +61,7 @@ SimulationOptions Schedule::MakeSimulationOptions() {
   options.may_poll = plan_.may_poll;
   options.choose = [this](int ways) { return random_.Below(ways); };
   options.pause = [this](int) {
-    // Who polls passes time; and now and then a rank is kept from its core.
+    // Polling takes time; and sometimes a rank is kept from its core.
     const Clock::duration least = std::chrono::microseconds(plan_.may_poll ? 2 : 0);
     if (plan_.slow == 0 || !random_.OneIn(4)) return least;
     return least + random_.Micros(plan_.slow);
@@ -138,7 +138,7 @@ Status Schedule::OnCollective(int rank) {
   return Status(Code::kUnavailable, "the wire is cut");
 }
 
-// False: the script ends with an error.
+// Returns false if the script ends with an error.
 bool Schedule::Step(int rank, int step, Random* random) {
   std::vector<Item> items = plan_.items;
   const bool deviates = rank == plan_.deviant && step == plan_.deviant_step;
@@ -215,7 +215,7 @@ void Schedule::Judge(ScheduleResult* outcome) const {
   if (outcome->wrong.empty()) outcome->wrong = JudgeEndings(*outcome);
 }
 
-// All that ended well is right; without a fault and a deviation, all ended well.
+// Requests that ended with ok have correct results; without fault and deviation, all ended with ok.
 std::string Schedule::JudgeRequests() const {
   const bool all_alike = plan_.deviation == Deviation::kNone && IsFaultless();
   const std::string verdict = job_->referee().Verdict(all_alike);
@@ -230,7 +230,7 @@ std::string Schedule::JudgeRequests() const {
   return "";
 }
 
-// Ranks end alike: all well, or each with an error; and in time.
+// Ranks end the same way, all with ok or each with an error, and in time.
 std::string Schedule::JudgeEndings(const ScheduleResult& outcome) const {
   int living = 0;
   for (int rank = 0; rank < plan_.ranks; ++rank) living += !job_->world().killed(rank);

@@ -1,4 +1,4 @@
-// Runs schedules by their seeds (schedule.h), and says which went wrong.
+// Runs schedules by their seeds (schedule.h) and prints which went wrong.
 
 #include <chrono>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// So many schedules (SCHEDULES) without a hang, a wrong sum, or a rank that is not told. Built with
-// MUTANT the product has a bug, for which one of them must go wrong.
+// SCHEDULES schedules without a hang, a wrong sum, or a rank that is not told. Built with MUTANT
+// the product has a bug, with which one of them must go wrong.
 
 #include <cstdio>
 #include <memory>
@@ -14,11 +14,12 @@
 namespace tfmpi {
 namespace {
 
-// The engines run on one thread: nothing for ThreadSanitizer, which does not know such stacks.
+// The engines run on one thread, so ThreadSanitizer, which does not support such stacks, is not
+// needed.
 #if !defined(__SANITIZE_THREAD__)
 
-// Ranks that compute, after the last step, for longer than who waits for an end waits for the dead.
-// In a tree rank 1, which ends first, passes on for rank 2.
+// Ranks that compute after the last step for longer than a waiting rank tolerates silence. In a
+// tree rank 1, which ends first, forwards for rank 2.
 std::string AfterALongEnd(bool tree) {
   constexpr std::chrono::seconds kWork[] = {std::chrono::seconds(200), std::chrono::seconds(0),
                                             std::chrono::seconds(100)};
@@ -26,7 +27,7 @@ std::string AfterALongEnd(bool tree) {
   simulation.choose = [](int) { return 0; };
   if (tree) {
     simulation.leaders = {0, 1, 2};
-    // Most of the time a sign of life would be on its way, were one still given.
+    // Most of the time a heartbeat would be in transit, if any were still sent.
     simulation.on_message = [](int, int, std::string*) {
       Fate fate;
       fate.latency = std::chrono::milliseconds(900);
@@ -50,8 +51,8 @@ std::string AfterALongEnd(bool tree) {
   return job.world().HasLeftMessages() ? "a message is left when MPI ends" : "";
 }
 
-// Rank 0 fails, for a message of rank 1 is damaged. The others, which wait for its answer, are
-// told, in a tree rank 2 by rank 1: they need not wait until its silence has lasted.
+// Rank 0 fails because a message of rank 1 is damaged. The others, which wait for its answer, are
+// told, in a tree rank 2 by rank 1: they need not wait until rank 0 has been silent for too long.
 std::string AfterAnErrorOfRank0(bool tree) {
   constexpr std::chrono::seconds kSilence{100};
   SimulationOptions simulation;
@@ -132,8 +133,8 @@ TEST(SchedulesTest, WhoFailsTellsAllThatWaitForIt) {
   EXPECT_EQ(AfterAnErrorOfRank0(true), "");
 }
 
-// What ranks say, by rank, while they wait for one that asks for the same a minute later, or that
-// stands still in that minute.
+// What ranks print, by rank, while they wait for one that submits the same request a minute later,
+// or that is frozen in that minute.
 std::vector<std::vector<std::string> > WhileWaiting(int late, bool frozen) {
   std::vector<std::vector<std::string> > lines(3);
   std::unique_ptr<SimulatedJob> job;
@@ -166,7 +167,7 @@ std::vector<std::vector<std::string> > WhileWaiting(int late, bool frozen) {
   return lines;
 }
 
-// Rank 0 reports who is missing; where it is the one, rank 1 does.
+// Rank 0 reports who is missing; if it is rank 0, rank 1 does.
 TEST(SchedulesTest, ARank0ThatStandsStillIsReported) {
   for (const auto& [late, frozen] : {std::pair(2, true), {2, false}, {0, false}, {0, true}}) {
     const auto lines = WhileWaiting(late, frozen);
@@ -184,15 +185,14 @@ TEST(SchedulesTest, ARank0ThatStandsStillIsReported) {
   }
 }
 
-// Seeds that have gone wrong: at the end of its script a rank waited for one that had died without
-// a word.
+// Seeds that once failed: at the end of its script a rank waited for one that had died silently.
 TEST(SchedulesTest, WhatHasGoneWrongDoesNotAgain) {
   for (const uint64_t seed : {6421, 7353, 7577, 8090, 8835}) {
     EXPECT_EQ(RunPlan(MakePlan(seed)).wrong, "") << seed;
   }
 }
 
-// The same seed is the same run, to the last turn.
+// The same seed gives the same run, to the last turn.
 TEST(SchedulesTest, ASeedCanBePlayedAgain) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     const ScheduleResult one = RunPlan(MakePlan(seed)), other = RunPlan(MakePlan(seed));

@@ -1,4 +1,4 @@
-// Many schedules, one after the other.
+// Many schedules, one after another.
 
 #ifndef TFMPI_TESTS_CORE_FAULTS_SEEDS_H_
 #define TFMPI_TESTS_CORE_FAULTS_SEEDS_H_
@@ -10,7 +10,7 @@
 
 namespace tfmpi {
 
-// Prints what they were, and each that went wrong. Returns the first of these, or "".
+// Prints a summary, and each schedule that went wrong. Returns the first of these, or "".
 // `make`: the plan of a seed.
 std::string RunSeeds(uint64_t first, uint64_t count, Plan (*make)(uint64_t) = &MakePlan);
 

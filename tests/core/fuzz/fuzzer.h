@@ -1,8 +1,8 @@
 // Bytes that reach more and more of the code that reads them.
 //
-// Those that take a branch that none took before are kept, and changed further: by bits, by lengths
-// that lie, by parts of one another. The code is built with -fsanitize-coverage=trace-pc, which GCC
-// knows; libFuzzer would need Clang. The same seed gives the same bytes.
+// Inputs that take a new branch are kept and changed further: by bits, by wrong lengths, by parts
+// of one another. The code is built with -fsanitize-coverage=trace-pc, which GCC supports;
+// libFuzzer would need Clang. The same seed gives the same bytes.
 
 #ifndef TFMPI_TESTS_CORE_FUZZ_FUZZER_H_
 #define TFMPI_TESTS_CORE_FUZZ_FUZZER_H_
@@ -21,14 +21,14 @@ class Fuzzer {
 
   int Below(int bound) { return static_cast<int>(random_() % static_cast<uint64_t>(bound)); }
 
-  // Changes of these are tried, too, as long as there is room.
+  // Changed, too, as long as there is room.
   void Add(const std::string& bytes) { corpus_.push_back(bytes); }
   const std::vector<std::string>& corpus() const { return corpus_; }
-  // Branches that were taken by any bytes so far.
+  // The number of branches taken by any bytes so far.
   int branches() const;
 
-  // Gives changed bytes to `read` so often. What it returns is wrong with it, or "": the first that
-  // is, with the bytes in hexadecimal, ends the run.
+  // Passes changed bytes to `read`, `times` times. It returns what is wrong, or "". The first
+  // failure ends the run and is returned with the bytes in hexadecimal.
   std::string Run(int times, const std::function<std::string(const std::string&)>& read);
 
  private:
@@ -44,7 +44,7 @@ class Fuzzer {
 
 std::string ToHex(const std::string& bytes);
 std::string FromHex(const std::string& hex);
-// One per line, after the kind that is asked for and a space. Lines that begin with # are comments.
+// One input per line, after its kind and a space. Lines that begin with # are comments.
 std::vector<std::string> ReadCorpus(const std::string& file, const std::string& kind);
 
 }  // namespace tfmpi

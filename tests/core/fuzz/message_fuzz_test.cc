@@ -1,5 +1,5 @@
-// Decode refuses, or gives what Encode makes bytes of that say the same; whatever it is given, at a
-// price that fits the bytes.
+// Decode rejects bytes, or returns something that Encode turns into equivalent bytes; for any
+// input, at a cost proportional to its size.
 
 #include <cstdio>
 #include <cstdlib>
@@ -11,12 +11,12 @@
 
 namespace {
 
-// Bytes asked of the heap since it was set to 0.
+// Bytes allocated since it was set to 0.
 size_t allocated_bytes = 0;
 
 }  // namespace
 
-// Not inlined: where GCC sees a `free` meet a `new` it warns of a mismatch.
+// Not inlined: GCC warns of a mismatch where it sees a `free` of memory from `new`.
 __attribute__((noinline)) void* operator new(size_t bytes) {
   allocated_bytes += bytes;
   if (void* memory = std::malloc(bytes)) return memory;
@@ -30,8 +30,8 @@ namespace {
 
 constexpr char kCorpus[] = "tests/core/fuzz/corpus.txt";
 
-// The largest element of a list in memory, per byte of its shortest form, and the doublings of a
-// vector that grows.
+// The largest element of a list in memory, per byte of its shortest encoding, and the growth of a
+// vector by doubling.
 size_t Allowance(size_t message_bytes) { return 1024 + 256 * message_bytes; }
 
 NamedSignature Named(const std::string& name, const Shape& shape) {

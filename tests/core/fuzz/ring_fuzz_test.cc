@@ -1,5 +1,5 @@
-// Control messages through a ring, in pieces of any size, from any place in it; and a ring in which
-// anything stands.
+// Control messages through a ring, in pieces of any size, from any position; and a ring with
+// arbitrary content.
 
 #include <cstring>
 #include <deque>
@@ -20,7 +20,7 @@ std::string Message(Fuzzer* fuzzer) {
   return message;
 }
 
-// Begins where the counts of a long job would be, the last of all too, after which they are 0.
+// Begins at counter values of a long job, including the last ones before they wrap to 0.
 void Begin(ControlRing* ring, Fuzzer* fuzzer) {
   const uint64_t back = static_cast<uint64_t>(fuzzer->Below(100'000));
   const uint64_t start = fuzzer->Below(2) == 0 ? back : uint64_t{0} - back;
@@ -67,8 +67,8 @@ TEST(RingFuzzTest, WhatGoesInComesOut) {
   }
 }
 
-// As when a process that has no part in it has written there. What is read may be anything, but
-// nothing beside the ring is touched, and the memory it takes is the ring's.
+// As when an unrelated process has written there. What is read may be anything, but nothing outside
+// the ring is accessed, and no more memory is used than the ring has.
 TEST(RingFuzzTest, NothingBesideARingIsTouchedWhateverStandsInIt) {
   Fuzzer fuzzer(4);
   struct Place {

@@ -1,4 +1,4 @@
-// What a freed block waits for, and for how long.
+// When freed blocks are reused, and how long they are kept.
 
 #include "tensorflow_patches/core/memory/block_cache.h"
 
@@ -98,7 +98,7 @@ TEST(BlockCacheTest, ASizeThatNoneHasIsMadeOfPagesThatWait) {
   EXPECT_EQ(std::count(other, other + 18 * kMega, 1), 6 * kMega);
   EXPECT_EQ(cache.bytes_waiting(), 0u);
 
-  // With more than was ever in use come fresh pages, at its end.
+  // Beyond what was ever in use, fresh pages are added at the end.
   EXPECT_TRUE(cache.Free(other, kNow));
   char* const grown = static_cast<char*>(cache.Allocate(20 * kMega, kNow));
   EXPECT_EQ(std::count(grown, grown + 18 * kMega, 0), 0);

@@ -1,4 +1,4 @@
-// The recorder, what is made of its events, and how the ranks bring theirs together.
+// The recorder, what is derived from its events, and how the ranks combine theirs.
 
 #include "tensorflow_patches/core/observability/timeline.h"
 

@@ -1,6 +1,7 @@
-// A job whose ranks die, by its seed: who dies when, and what must hold of those that are left.
+// A job whose ranks die, by its seed: which rank dies when, and what must be true for the
+// survivors.
 //
-//   LIVES_SEED=N, in the environment of lives_test, plays one again.
+//   LIVES_SEED=N, in the environment of lives_test, repeats one.
 
 #ifndef TFMPI_TESTS_CORE_RECOVERY_LIVES_H_
 #define TFMPI_TESTS_CORE_RECOVERY_LIVES_H_
@@ -11,15 +12,15 @@
 namespace tfmpi {
 
 struct LivesResult {
-  std::string wrong;  // "" if all is as it must be
+  std::string wrong;  // "" if everything is correct
   int deaths = 0;
-  int groups = 0;     // that ranks have met in after the first
-  int passed_on = 0;  // meetings in which some had results that others had not
-  int redone = 0;     // averages over a group that is not the first
+  int groups = 0;     // formed by ranks after the first one
+  int passed_on = 0;  // regroupings in which some ranks had results that others lacked
+  int redone = 0;     // averages over a group other than the first
 };
 
-// A survivor's requests each end once, and well; their results are the same to the bit on all that
-// are left, and are those of one group, each rank's data counted by its weight among these.
+// Each request of a survivor ends once, with ok; its result has the same bits on all survivors, and
+// is that of one group, with each rank's data multiplied by its weight in it.
 LivesResult RunLives(uint64_t seed);
 
 }  // namespace tfmpi

@@ -1,4 +1,4 @@
-// So many jobs (LIVES) whose ranks die, one after the other.
+// LIVES jobs whose ranks die, one after another.
 
 #include "tests/core/recovery/lives.h"
 
@@ -10,7 +10,8 @@
 namespace tfmpi {
 namespace {
 
-// The engines run on one thread: nothing for ThreadSanitizer, which does not know such stacks.
+// The engines run on one thread, so ThreadSanitizer, which does not support such stacks, is not
+// needed.
 #if !defined(__SANITIZE_THREAD__)
 
 TEST(LivesTest, ThoseThatAreLeftGoOnAlike) {

@@ -7,7 +7,8 @@
 
 namespace tfmpi {
 
-// One operation of all ranks of a group: what each has put into it stays, whether it lives or not.
+// One operation of all ranks of a group: the contribution of each stays, whether the rank lives or
+// not.
 struct Operation {
   enum class Kind { kNone, kAllreduce, kAllgather, kBroadcast };
   Kind kind = Kind::kNone;

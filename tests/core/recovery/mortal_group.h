@@ -1,9 +1,9 @@
-// Groups of simulated ranks that die, and the transport of each: what ULFM gives, made as unkind as
-// it may be.
+// Groups of simulated ranks that die, and the transport of each: what ULFM guarantees, in its most
+// unfavourable form.
 //
-// A death is noticed by each rank after a time of its own. A rank that waits in an operation to
-// which all have come may have its result or a failure; the root of a broadcast waits for nobody,
-// so it may be ahead of the others.
+// Each rank notices a death after a time of its own. A rank that waits in an operation which all
+// have reached may get its result or a failure; the root of a broadcast does not wait, so it may be
+// ahead of the others.
 
 #ifndef TFMPI_TESTS_CORE_RECOVERY_MORTAL_GROUP_H_
 #define TFMPI_TESTS_CORE_RECOVERY_MORTAL_GROUP_H_
@@ -18,7 +18,7 @@
 
 namespace tfmpi {
 
-// Ranks are named by what they were at first, their person.
+// Ranks are identified by their first rank, their person.
 class MortalWorld {
  public:
   // `choose`: as SimulationOptions::choose. `slowness`: the longest time until a death is noticed.
@@ -30,7 +30,7 @@ class MortalWorld {
   void Kill(int person);
   // The persons of each group so far.
   std::vector<std::vector<int>> groups() const;
-  // What must not be: ranks in different operations. "" if nothing was.
+  // A violation: ranks in different operations. "" if there was none.
   const std::string& violation() const { return violation_; }
 
  private:

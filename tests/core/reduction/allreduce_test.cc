@@ -1,4 +1,4 @@
-// The engine's allreduce with 1 to 8 ranks as threads: every dtype, every interesting count, any
+// The engine's allreduce with 1 to 8 ranks as threads: every dtype, every relevant count, any
 // order.
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace tfmpi {
 namespace {
 
-// One rank's tensors for a list of jobs. Odd jobs are reduced where they lie.
+// One rank's tensors for a list of jobs. Odd jobs are reduced in place.
 struct Tensors {
   Tensors(const std::vector<Job>& jobs, int rank) {
     for (size_t i = 0; i < jobs.size(); ++i) {
@@ -31,8 +31,8 @@ struct Tensors {
   std::vector<std::vector<char>> inputs, outputs;
 };
 
-// Every rank submits all jobs, each in an order of its own; then every result must be right, and
-// have the same bits on all ranks. `seed` differs between steps.
+// Every rank submits all jobs, each in its own order; then every result must be correct and have
+// the same bits on all ranks. `seed` differs between steps.
 void RunStep(Ranks& ranks, const std::vector<Job>& jobs, int seed) {
   std::vector<std::unique_ptr<Tensors>> tensors(ranks.size());
   ranks.Each([&](int rank, Engine& engine) {
@@ -201,7 +201,7 @@ TEST_F(EngineTest, SmallTensorsShareCollectives) {
   ranks.JoinAll();
 }
 
-// Decorates a transport whose reduction does nothing: every rank keeps its own gradient.
+// A transport whose reduction does nothing: every rank keeps its own gradient.
 class SilentTransport : public Decorated {
  public:
   using Decorated::Decorated;
@@ -234,8 +234,8 @@ TEST_F(EngineTest, TheCheckNoticesWhenNothingIsAveraged) {
   ranks.JoinAll();
 }
 
-// Each rank's data counts times a weight of its own; weights of 0 silence whatever a rank holds.
-// Both tensors that share a buffer and ones that travel alone, in place and not.
+// Each rank's data is multiplied by its own weight; a weight of 0 hides whatever a rank contains.
+// With tensors that share a buffer and tensors that are sent alone, in place and not.
 TEST_P(AllreduceTest, WeightsDifferByRank) {
   Ranks ranks(GetParam());
   for (const DataType type : kAllTypes) {

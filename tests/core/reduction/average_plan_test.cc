@@ -1,4 +1,5 @@
-// Many tensors that an op averages together: what shares a request, what comes out, who disagrees.
+// Many tensors that an op averages together: which share a request, what the results are, who
+// disagrees.
 
 #include "tensorflow_patches/core/reduction/average_plan.h"
 

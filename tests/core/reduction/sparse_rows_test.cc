@@ -1,4 +1,4 @@
-// Rows of sparse gradients: packed, gathered by the engine, summed; against plain loops.
+// Rows of sparse gradients: packed, gathered by the engine, summed; compared with plain loops.
 
 #include "tensorflow_patches/core/reduction/sparse_rows.h"
 
@@ -251,7 +251,7 @@ TEST_P(SparseEngineTest, EveryRowOfEveryRankIsKept) {
   ranks.JoinAll();
 }
 
-// Ranks that are fed the same are one process; one row that differs makes them parts of a batch.
+// Ranks with the same data count as one process; one differing row makes them parts of a batch.
 TEST_P(SparseEngineTest, RowsThatAllRanksHaveAreThereOnceUnlessTheyArePartsOfABatch) {
   Ranks ranks(GetParam());
   const auto size = static_cast<size_t>(ranks.size());

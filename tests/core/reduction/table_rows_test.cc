@@ -1,5 +1,5 @@
-// Rows added to a table, against a plain loop. The tables end where their memory does, so that
-// AddressSanitizer sees what is read past it.
+// Rows added to a table, compared with a plain loop. The tables end where their memory does, so
+// that AddressSanitizer detects reads beyond it.
 
 #include "tensorflow_patches/core/reduction/table_rows.h"
 

@@ -1,4 +1,4 @@
-// A function with a stack of its own, which runs in turns with others on one thread.
+// A function with its own stack, which runs in turns with others on one thread.
 
 #ifndef TFMPI_TESTS_CORE_SIMULATION_FIBER_H_
 #define TFMPI_TESTS_CORE_SIMULATION_FIBER_H_
@@ -13,14 +13,14 @@ namespace tfmpi {
 class Fiber {
  public:
   explicit Fiber(std::function<void()> body);
-  // Must have ended, or never have begun: what lies on its stack is not destroyed.
+  // Must have ended, or never have started: objects on its stack are not destroyed.
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
   // Runs it until it yields or ends. Not from within a fiber.
   void Resume();
-  // From within it: back to who has resumed it.
+  // From within it: returns to the caller of Resume.
   void Yield();
   bool ended() const { return ended_; }
 

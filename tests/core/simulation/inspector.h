@@ -1,8 +1,9 @@
-// What an engine knows, as a number: two engines of one rank with equal numbers go on alike.
+// The state of an engine as a number: two engines of one rank with equal numbers continue
+// identically.
 //
-// To be called between two turns of its loop, when nothing is half done. A field of the product
-// that is new, and decides something, must be added: else states that differ count as one, and what
-// comes after the second is not looked at.
+// Call it between two turns of the loop, when nothing is half done. A new field of the product that
+// affects decisions must be added: otherwise different states count as one, and what follows the
+// second one is not explored.
 
 #ifndef TFMPI_TESTS_CORE_SIMULATION_INSPECTOR_H_
 #define TFMPI_TESTS_CORE_SIMULATION_INSPECTOR_H_
@@ -17,7 +18,7 @@ class Inspector {
  public:
   static uint64_t StateOf(const Engine& engine);
   static uint64_t StateOf(const Coordinator& coordinator) { return Of(coordinator); }
-  // What other threads have asked of it since it last looked, at any time.
+  // What other threads have requested since its last turn, at any time.
   static uint64_t RequestsOf(const Engine& engine);
 
  private:

@@ -1,5 +1,5 @@
 // The transport of a node's rank, in turns with those of the other ranks. Its waits are the
-// simulation's; faults of messages and collectives come to it from outside.
+// simulation's; faults of messages and collectives are injected from outside.
 
 #include <cstring>
 #include <numeric>

@@ -1,11 +1,12 @@
-// Hands in requests for the ranks of a simulation, and says what must not have come out.
+// Submits requests for the ranks of a simulation and checks the results.
 //
-// What a rank hands in tells which rank it is and how often it has asked for that name, so a sum
-// tells whose data is in it, and which. Then, whatever the turns and whatever has failed:
+// A rank's data identifies the rank and how often it has submitted that name, so a sum shows whose
+// data is in it, and which. For any order of turns and any failures:
 //
 //   - a request ends once;
-//   - what ends well holds this request's own data, and of each other rank at most one request's;
-//   - all ranks whose requests met in it saw the same ones;
+//   - a request that ends with ok contains its own data, and of each other rank at most one
+//   request's;
+//   - all ranks whose requests are in it saw the same ones;
 //   - only a rank whose script has ended may be missing, and an average is divided by the others.
 
 #ifndef TFMPI_TESTS_CORE_SIMULATION_REFEREE_H_
@@ -22,14 +23,14 @@
 
 namespace tfmpi {
 
-// What is asked for under one name.
+// What is requested under one name.
 struct Item {
   std::string name;
   OpKind kind = OpKind::kAllreduce;
   bool average = false;  // of float32; else a sum of int64
-  int more = 0;          // elements beyond what is needed; a rank that has others disagrees
+  int more = 0;          // additional elements; a rank with another number disagrees
   int root = 0;          // broadcast
-  bool twice = false;    // asked for again by whoever hears of its end, on the engine's own thread
+  bool twice = false;    // submitted again from its callback, on the engine's own thread
 };
 
 class Referee {
@@ -51,14 +52,14 @@ class Referee {
     std::map<int, int> met;     // by rank, the number of its request that is in the result
   };
 
-  // Requests of one rank at once. They stay where they are.
+  // Submits requests of one rank together. The calls do not move.
   std::vector<Call*> Submit(Engine* engine, int rank, const std::vector<Item>& items);
-  // This rank's script has ended: it will hand in nothing more.
+  // This rank's script has ended and submits nothing more.
   void Joins(int rank) { joins_[rank] = true; }
 
   bool Done(int rank) const;
-  // What must not be, of all requests so far. "" if nothing is wrong. `alike`: no rank was late,
-  // none was refused, so that each meets the others' of the same number.
+  // A violation among all requests so far, or "". `alike`: no rank was late and none was refused,
+  // so each request matches the others' of the same number.
   std::string Verdict(bool alike) const;
   const std::deque<Call>& calls() const { return calls_; }
 

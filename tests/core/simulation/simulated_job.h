@@ -1,4 +1,4 @@
-// A job whose ranks are simulated: engines, scripts, and the referee between them.
+// A job with simulated ranks: engines, scripts, and a referee between them.
 
 #ifndef TFMPI_TESTS_CORE_SIMULATION_SIMULATED_JOB_H_
 #define TFMPI_TESTS_CORE_SIMULATION_SIMULATED_JOB_H_
@@ -33,17 +33,17 @@ class SimulatedJob {
 
   // Within a script, of its rank:
   std::vector<Referee::Call*> Ask(int rank, const std::vector<Item>& items);
-  // Until all that this rank has asked for has ended. True if all that was asked since the last
-  // Await ended well.
+  // Waits until everything that this rank has requested has ended. True if everything since the
+  // last Await ended with ok.
   bool Await(int rank);
   void Withdraw(int rank, const Referee::Call& call);
   void Join(int rank);
   void Leave(int rank, const std::string& why, Clock::duration grace = std::chrono::seconds(5));
 
-  // How a rank's Join ended; of one that has not joined null.
+  // The result of a rank's Join; null if it has not joined.
   const Status* joined(int rank) const { return endings_[rank].get(); }
   bool left(int rank) const { return left_[rank]; }
-  // Its script has come to its end, or has begun to wait there.
+  // Whether its script has ended, or waits in Join.
   bool joins(int rank) const { return joins_[rank]; }
 
  private:

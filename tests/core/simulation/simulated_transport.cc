@@ -71,8 +71,8 @@ bool Simulation::Part::Matches(const Part& other) const {
          reduction.op == other.reduction.op && reduction.scale == other.reduction.scale;
 }
 
-// The last rank to come does the work for all. One that gives up takes its part away, so nobody
-// else's ends well either.
+// The last rank to arrive does the work for all. A rank that times out removes its part, so no
+// other rank succeeds either.
 Status Simulation::Collect(int rank, Part part, TimePoint deadline) {
   if (options_.on_collective && !abandoning_) {
     const Status status = options_.on_collective(rank);

@@ -1,13 +1,13 @@
-// All ranks of a job on one thread: real engines, over a transport, a clock and an order of their
-// turns that a test decides.
+// All ranks of a job on one thread: real engines, with a transport, a clock and an order of turns
+// that a test controls.
 //
-// A rank is two actors: its engine's communication loop, and a script, which submits requests and
-// waits for them. An actor runs until it waits, or comes to a point where what others do could make
-// a difference: before it sends, votes, or looks for messages. Which of those that may go on does
-// so is asked of `choose`; the same answers give the same run, to the bit. Time passes when nobody
-// can go on, and as the test says.
+// A rank has two actors: its engine's communication loop, and a script, which submits requests and
+// waits for them. An actor runs until it waits, or reaches a point where the actions of others
+// could matter: before it sends, votes, or looks for messages. `choose` selects which of the actors
+// that can run does so; the same choices give the same run, to the bit. Time passes when no actor
+// can run, and as the test decides.
 //
-// One thread; one simulation at a time, as it is the clock of the process.
+// One thread; one simulation at a time, since it is the clock of the process.
 
 #ifndef TFMPI_TESTS_CORE_SIMULATION_SIMULATION_H_
 #define TFMPI_TESTS_CORE_SIMULATION_SIMULATION_H_
@@ -25,7 +25,7 @@
 
 namespace tfmpi {
 
-// What becomes of a message.
+// What happens to a message.
 struct Fate {
   int copies = 1;
   Clock::duration latency{};
@@ -36,26 +36,26 @@ struct SimulationOptions {
   bool shared_word = true;  // as on one node
   bool may_poll = false;    // Transport::MayPoll
   // The transport is that of a node, with its rings and collectives, in memory that the ranks
-  // share. What a rank sees there is not in the Fingerprint.
+  // share. What a rank sees there is not part of the Fingerprint.
   bool node = false;
-  // By rank: by way of whom messages go to rank 0, with so many nodes below each; empty: straight.
-  // There is no shared word then, as between nodes.
+  // By rank: the rank through which its messages go to rank 0, with so many nodes below each;
+  // empty: directly. Then there is no shared word, as between nodes.
   std::vector<int> leaders;
   int fan_out = 1;
   bool fingerprints = false;  // Simulation::Fingerprint will be asked for
-  // One of so many ways on, at least two.
+  // Chooses one of so many alternatives, at least two.
   std::function<int(int ways)> choose;
-  // So often it may also choose, as the last way, that a wait's time is over although others could
-  // go on.
+  // How often it may also choose, as the last alternative, that a wait times out although others
+  // could run.
   int time_skips = 0;
   Clock::duration longest_skip = std::chrono::milliseconds(20);
-  // What follows may be null. How long an actor that has come to a point stays there.
+  // The following may be null. How long an actor that has reached a point stays there.
   std::function<Clock::duration(int rank)> pause;
   // May change the bytes.
   std::function<Fate(int from, int to, std::string* bytes)> on_message;
-  // Before an actor of this rank goes on. It may call Kill, Freeze and Break.
+  // Called before an actor of this rank runs. It may call Kill, Freeze and Break.
   std::function<void(int rank)> on_turn;
-  // As a rank comes to a collective: what it ends with there, if not ok.
+  // Called when a rank reaches a collective: the status with which it ends there, if not ok.
   std::function<Status(int rank)> on_collective;
   // Longer than any run that ends.
   Clock::duration horizon = std::chrono::seconds(300);
@@ -68,50 +68,52 @@ class Simulation final : public Clock::World {
   Simulation(const Simulation&) = delete;
   Simulation& operator=(const Simulation&) = delete;
 
-  // Where the engine of `rank` goes; to be made before Run, and destroyed before the simulation.
+  // The transport for the engine of `rank`; create it before Run, and destroy it before the
+  // simulation.
   std::unique_ptr<Transport> CreateTransport(int rank);
   // EngineOptions::start_loop of that engine.
   std::function<std::function<void()>(const std::function<void()>&)> StartLoop(int rank);
   void AddScript(int rank, std::function<void()> script);
 
-  // Until every actor has ended, but for those of ranks that were killed. Else who waits for what.
+  // Runs until every actor has ended, except those of killed ranks; else returns who waits for
+  // what.
   std::string Run();
-  // Ends every actor by an exception, where it is. To be called before engines are destroyed; in
-  // the midst of a run by `choose`: Run then returns "".
+  // Ends every actor by an exception. Call it before engines are destroyed; from `choose` it ends a
+  // run: Run then returns "".
   void Abandon();
   bool abandoned() const { return abandoning_; }
 
-  // By a script: one of so many ways on, as `choose` says.
+  // Called by a script: one of so many alternatives, selected by `choose`.
   int Choose(int ways);
-  // By a script, or a transport: others may run. `where`: which of a script's points it is.
+  // Called by a script or a transport: others may run. `where`: which of a script's points it is.
   void Point(int where = 0);
-  // By a script. False if the deadline has passed.
+  // Called by a script. False if the deadline has passed.
   bool WaitUntil(const std::function<bool()>& there, TimePoint deadline = TimePoint::max());
   void CurrentWaitState(int where) { current_->where = where; }
-  // For Fingerprint, by a script: what it has done, or seen, and goes on by. Of what stands in
-  // Done, the order does not count.
+  // For Fingerprint, called by a script: what it has done or seen, and depends on. For what is
+  // recorded by Done, the order does not matter.
   void Note(uint64_t what);
   void Done(uint64_t what);
   // For Fingerprint: how to look into the engine of a rank.
   void LookInto(int rank, const Engine* engine) { engines_[rank] = engine; }
 
-  // The rank does nothing any more, and nobody is told.
+  // The rank stops, and no other rank is told.
   void Kill(int rank);
   void Freeze(int rank, TimePoint until);
   // Every operation of every rank fails from now on, as when the launcher has noticed a death.
   void Break(const std::string& reason);
   bool killed(int rank) const { return killed_[rank]; }
 
-  // Of the state that all this is in: what each engine knows, or knew when it began its turn and
-  // has seen since; what each script has noted; messages under way, the word, and the time. So runs
-  // that differ only in the order of what does not touch each other come to equal states.
+  // A hash of the whole state: of each engine, or its state at the start of its turn and what it
+  // has seen since; of what each script has noted; of messages in transit, the word, and the time.
+  // So runs that differ only in the order of independent events reach equal states.
   uint64_t Fingerprint() const;
-  // What should not happen: ranks in different collectives. "" if nothing did.
+  // A violation: ranks in different collectives. "" if there was none.
   const std::string& violation() const { return violation_; }
   // Messages that nobody has read.
   bool HasLeftMessages() const;
   uint64_t turns() const { return turns_; }
-  // Whose actor runs.
+  // The rank of the running actor.
   int rank() const { return current_->rank; }
 
   // Clock::World.
@@ -168,7 +170,7 @@ class Simulation final : public Clock::World {
   uint64_t FingerprintOf(const Actor& actor) const;
   bool MayGoOn(const Actor& actor) const;
   bool IsThere(const Actor& actor) const;
-  // When something could change if nobody did anything.
+  // The time at which something could change if no actor did anything.
   TimePoint NextEvent() const;
   TimePoint NextDeadline() const;
   std::string DescribeWaits() const;

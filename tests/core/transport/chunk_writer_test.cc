@@ -1,4 +1,4 @@
-// How a rank writes what its peers read: the copies past the caches, and when they are chosen.
+// How a rank writes what its peers read: copies that bypass the caches, and when they are used.
 
 #include "tensorflow_patches/core/transport/shm/chunk_writer.h"
 

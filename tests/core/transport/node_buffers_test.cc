@@ -1,4 +1,4 @@
-// Buffers of a node's ranks, in which they reduce in place: ranks as threads, in real segments.
+// Buffers of a node's ranks, in which they reduce in place: ranks as threads, with real segments.
 
 #include "tensorflow_patches/core/transport/shm/node_buffers.h"
 
@@ -96,7 +96,7 @@ TEST_F(NodeBuffersTest, OfSeveralNodesReduceInPlace) {
   ReduceAll();
 }
 
-// Nobody comes back before the peers have reduced theirs, which takes a while here.
+// No rank returns before its peers have reduced their shares, which takes a while here.
 TEST_F(NodeBuffersTest, WhoComesBackFindsAllShares) {
   for (const int nodes : {1, 2}) {
     transports_.clear();

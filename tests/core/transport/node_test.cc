@@ -144,7 +144,7 @@ TEST_P(NodeTest, SparseAllgathersOfNarrowAndWideRows) {
   ranks.JoinAll();
 }
 
-// As a script that stops on one rank first: the others go on without it.
+// As when a script ends on one rank first: the others continue without it.
 TEST_P(NodeTest, ARankThatHasJoinedContributesZeros) {
   Nodes nodes(GetParam().nodes, GetParam().per_node, OptionsOf(GetParam()));
   Ranks ranks(GetParam().nodes * GetParam().per_node, TestOptions(), nodes.Decorator());
@@ -168,8 +168,7 @@ TEST_P(NodeTest, ARankThatHasJoinedContributesZeros) {
 
 class NodesTest : public TimedTest {};
 
-// Half precision between nodes: the average is the exact one, rounded to it; inside a node it is
-// exact.
+// Half precision between nodes: the average is the exact one, rounded; inside a node it is exact.
 TEST_F(NodesTest, CompressionRoundsBetweenNodesOnly) {
   for (DataType wire : {DataType::kFloat16, DataType::kBfloat16}) {
     for (const Form form : {Form{2, 2}, Form{2, 1}, Form{1, 4}}) {
@@ -205,7 +204,7 @@ TEST_F(NodesTest, CompressionRoundsBetweenNodesOnly) {
   }
 }
 
-// The average of a share is reduced in the order of the ranks, whoever comes first.
+// Shares are reduced in rank order, whichever rank arrives first.
 TEST_F(NodesTest, TheSameInputsGiveTheSameBits) {
   std::vector<std::vector<float>> seen;
   for (int run = 0; run < 4; ++run) {
@@ -283,8 +282,8 @@ TEST_F(NodesTest, MessagesLargerThanTheRingArriveWhole) {
   EXPECT_EQ(received[1], sent);
 }
 
-// The names of a first step may not fit into a ring: what rank 0 says of them must have left before
-// it waits for the others in the first operation.
+// The names of a first step may not fit into a ring: rank 0's message must have left before it
+// waits for the others in the first operation.
 TEST_F(NodesTest, AResponseListLargerThanTheRingIsHeardBeforeItIsCarriedOut) {
   Nodes nodes(1, 3);
   Ranks ranks(3, TestOptions(), nodes.Decorator());
@@ -317,7 +316,7 @@ TEST_F(NodesTest, AResponseListLargerThanTheRingIsHeardBeforeItIsCarriedOut) {
   ranks.JoinAll();
 }
 
-// A waiter is woken by a message and by Wake, long before its limit.
+// A message and Wake wake a sleeping rank, long before its limit.
 TEST_F(NodesTest, WhoSleepsIsWoken) {
   Nodes nodes(1, 2);
   LocalGroup group(2);

@@ -1,4 +1,4 @@
-// The first exchange of a group: settings that differ, ranks that do not come, other builds.
+// The first exchange of a group: settings that differ, ranks that do not arrive, other builds.
 
 #include "tensorflow_patches/core/transport/roll_call.h"
 
@@ -15,7 +15,7 @@ using std::chrono::seconds;
 
 class RollCallTest : public TimedTest {
  protected:
-  // What the roll call of each rank came to; a rank whose settings are kAbsent does not take part.
+  // The result of the roll call on each rank; a rank whose settings are kAbsent does not take part.
   static constexpr char kAbsent[] = "absent";
   static constexpr char kOther[] = "other build";  // it says something of its own
 

@@ -1,4 +1,4 @@
-// The memory that the ranks of a node share: its own job's, or none.
+// The memory that the ranks of a node share: that of its own job, or none.
 
 #include "tensorflow_patches/core/transport/shm/segment.h"
 
@@ -74,7 +74,7 @@ TEST_F(SegmentTest, IsForItsUserAlone) {
   EXPECT_EQ(status.st_mode & 07777u, static_cast<mode_t>(S_IRUSR | S_IWUSR));
 }
 
-// As two containers with one /dev/shm, in which processes have the same numbers.
+// As in two containers with a common /dev/shm, in which processes have the same ids.
 TEST_F(SegmentTest, NamesAreDrawn) {
   SegmentId other = {};
   ASSERT_NE(CreateSegment(kBytes, &other, &why_), nullptr) << why_;
