@@ -1,9 +1,9 @@
-"""compat.v1 optimizers: gradients are averaged where they are computed, and then nowhere else.
+"""compat.v1 optimizers: gradients are averaged once, where they are computed.
 
-`compute_gradients` returns averages, so what the script does with them before `apply_gradients`
-(clipping, loss scaling, its check for inf) is what one process does. Gradients that it has from
-elsewhere are averaged as `apply_gradients` begins, all together, which costs less than one by one.
-An Apply op whose gradient was made from averages does not average it again; any other still does
+`compute_gradients` returns averages, so code between it and `apply_gradients` (clipping, loss
+scaling, a check for inf) does what it does in one process. Gradients from elsewhere are averaged
+together at the start of `apply_gradients`, which costs less than one by one. An Apply op does not
+average a gradient that was computed from averages; any other Apply op still does
 (average/apply_ops.py).
 """
 
@@ -18,7 +18,7 @@ from tensorflow.mpi._src.runtime import group, threads
 from tensorflow.mpi._src.variables import naming
 
 _local = threading.local()  # minimizes: the optimizer whose minimize this thread is in
-updates = 0  # of one variable, by an optimizer; for subclasses.py
+updates = 0  # how often an optimizer has updated a variable; for subclasses.py
 
 
 def computing(compute_gradients: Any) -> Any:
@@ -38,13 +38,13 @@ def minimizing(minimize: Any) -> Any:
 
 
 def computed(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
-    """See hooks.gradients_computed. The script may look at rows, unless it has called minimize."""
+    """See hooks.gradients_computed. Unless it called minimize, the script may use single rows."""
     every_row = getattr(_local, "minimizes", None) is not optimizer or not _sums_rows(optimizer)
     return _average(optimizer, gradients, variables, every_row)
 
 
 def _sums_rows(optimizer: Any) -> bool:
-    """Whether stock code hands gradients on, and sums their duplicate rows before it updates."""
+    """Whether only stock code sees the gradients, and it sums duplicate rows before the update."""
     from tensorflow.python.training import gradient_descent
     from tensorflow.python.training.optimizer import Optimizer as base
 
@@ -54,7 +54,7 @@ def _sums_rows(optimizer: Any) -> bool:
     steps = ("compute_gradients", "apply_gradients")
     if any(getattr(kind, step) is not getattr(base, step) for step in steps):
         return False
-    # Of those that have one for duplicates, only this adds them to the variable.
+    # Of the optimizers that handle duplicates, only this one adds them to the variable.
     sums = ("_apply_sparse_duplicate_indices", "_resource_apply_sparse_duplicate_indices")
     return kind is gradient_descent.GradientDescentOptimizer or all(
         getattr(kind, method) is getattr(base, method) for method in sums
@@ -62,7 +62,7 @@ def _sums_rows(optimizer: Any) -> bool:
 
 
 def _average(optimizer: Any, gradients: Any, variables: Any, every_row: bool) -> list[Any]:
-    """The averages. What is None or no number stays as it is."""
+    """The averages; None and gradients of other dtypes are left unchanged."""
     from tensorflow.python.eager import context
     from tensorflow.python.framework import indexed_slices, ops, tensor
 
@@ -90,7 +90,7 @@ def _average(optimizer: Any, gradients: Any, variables: Any, every_row: bool) ->
 
 
 def average_applied(optimizer: Any, pending: Any) -> Any:
-    """See hooks.gradients_applied. What is None, or made of averages, stays as it is."""
+    """See hooks.gradients_applied. None, and what was computed from averages, is left unchanged."""
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
 
@@ -101,7 +101,7 @@ def average_applied(optimizer: Any, pending: Any) -> Any:
         for index, (gradient, _, _) in enumerate(pending)
         if gradient is not None and not script_gradients.resolve(gradient)[1]
     ]
-    # The script may list them in an order of this rank's own.
+    # The script may list them in an order that differs by rank.
     graph = None if context.executing_eagerly() else ops.get_default_graph()
     new.sort(key=lambda index: _natural(_name(graph, pending[index][1])))
     gradients = [pending[index][0] for index in new]
@@ -114,14 +114,14 @@ def average_applied(optimizer: Any, pending: Any) -> Any:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Sorts layer_2 before layer_10: in the order of a model's layers, if they are numbered."""
+    """A sort key that puts layer_2 before layer_10, in the order of the layers."""
     return [
         (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
     ]
 
 
 def update(optimizer: Any, processor: Any, gradient: Any) -> Any:
-    """See hooks.optimizer_update. Whatever ops it updates by, its gradient is an average."""
+    """See hooks.optimizer_update. The gradient is an average, whatever ops make the update."""
     global updates
     updates += 1
     if group.size == 1:

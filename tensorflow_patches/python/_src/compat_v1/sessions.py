@@ -1,6 +1,6 @@
 """Sessions: a number and a scope for each, and rank 0's variables before its first training run.
 
-Two sessions may hold variables of one name, so the ranks meet by scope and name. See
+Two sessions may have variables of the same name, so exchanges use scope and name. See
 variables/initial_broadcast.py for what is synchronized, and runtime/hooks.py for the patches
 that call this.
 """
@@ -26,11 +26,13 @@ from tensorflow.mpi._src.variables.naming import state_name
 from tensorflow.mpi._src.variables.states import State, is_random_state, synchronize
 
 _session_numbers = itertools.count(1)
-_graph_numbers: collections.Counter[str] = collections.Counter()  # graphs that train the same names
+_graph_numbers: collections.Counter[str] = (
+    collections.Counter()
+)  # numbers graphs that train the same names
 
 
 def session_config(graph: Any, config: Any) -> Any:
-    """See hooks.session_config. A number that the script has chosen itself stays."""
+    """See hooks.session_config. A value that the script has set is kept."""
     if not hasattr(graph, "_tf_mpi_identity"):
         trained = {name for op in graph.get_operations() for name in _trained_by_op(op)}
         _identify(graph, trained, _calling_line())
@@ -52,9 +54,9 @@ def session_config(graph: Any, config: Any) -> Any:
 def _identify(graph: Any, trained: set[str], line: str) -> None:
     """Gives a graph that trains a name that is the same on all ranks.
 
-    By what it trains and by the line of the program that made its first Session, so that a graph
-    which only one rank makes shifts no other; among those of one line by their order. Not by the
-    order of first runs, which may differ by rank if threads run them.
+    The name consists of what it trains, and of the line of the script that created its first
+    Session, so that a graph on one rank only does not change other names; graphs of one line are
+    numbered in order. The order of first runs does not count: with threads it may differ by rank.
     """
     if trained:
         digest = _digest(trained | {line})
@@ -64,7 +66,7 @@ def _identify(graph: Any, trained: set[str], line: str) -> None:
 
 
 def _calling_line() -> str:
-    """Of the script, not of TensorFlow: "train.py:120"."""
+    """The innermost line of the script, outside of TensorFlow: "train.py:120"."""
     tensorflow = os.path.dirname(sys.modules["tensorflow"].__file__ or "")
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(tensorflow):
@@ -78,9 +80,9 @@ def _digest(names: set[str]) -> str:
 
 @dataclasses.dataclass
 class _Session:
-    """What is known of one Session."""
+    """The state of one Session."""
 
-    # By what is fetched, the variables that this trains, of those that all ranks have.
+    # By fetches: the variables that they train, of those that all ranks have.
     replicas: dict[frozenset[str], Any] = dataclasses.field(default_factory=dict)
     trains: dict[frozenset[str], bool] = dataclasses.field(default_factory=dict)  # too
     synchronized: set[str] = dataclasses.field(default_factory=set)
@@ -112,13 +114,13 @@ def before_run(session: Any, fetches: Any) -> None:
 
 
 def _updated_in_any_order(graph: Any) -> set[str]:
-    """Variables that several Apply ops of a graph update: the ranks may differ by rounding."""
+    """Variables that several Apply ops update, so that the ranks may differ by rounding."""
     updates = getattr(graph, "_tf_mpi_updates", {}).values()
     return {state_name(ops[0].inputs[0].op) for ops in updates if len(ops) > 1}
 
 
 def _values(session: Any, names: Iterable[str]) -> list[Any]:
-    """Of variables, by their names with the session's scope; without a copy."""
+    """The values of variables, by name with the session's scope; not copied."""
     variables = _variables_of(session.graph)
     with threads.inside(busy, on=True), large_variables.shared_fetches():
         wanted = {n: variables[n] for n in (name.rpartition("@")[0] for name in names)}
@@ -127,7 +129,7 @@ def _values(session: Any, names: Iterable[str]) -> list[Any]:
 
 
 class ScopeOfRun:
-    """A context: kernels that this thread makes are those of `session`. See hooks.in_session."""
+    """Inside, kernels that this thread creates belong to `session`. See hooks.in_session."""
 
     def __init__(self, session: Any) -> None:
         known: _Session | None = getattr(session, "_tf_mpi_state", None)
@@ -137,7 +139,7 @@ class ScopeOfRun:
         c_api.load().tfmpi_set_thread_scope(self._scope)
 
     def __exit__(self, *error: object) -> None:
-        # What makes kernels without this context, as callables do, gets no other session's.
+        # Kernels that are created without this context, as by callables, get no session's scope.
         c_api.load().tfmpi_set_thread_scope(b"")
 
 
@@ -148,13 +150,13 @@ def _fetched_names(graph: Any, fetches: Any) -> list[str]:
         try:
             mapper = session._FetchMapper.for_fetch(fetches)
         except (TypeError, ValueError):
-            return []  # the session itself will say what is wrong with it
+            return []  # the session itself raises an error for it
     found = mapper.unique_fetches()
     return [fetch.op.name if hasattr(fetch, "op") else fetch.name for fetch in found]
 
 
 def _trained_by(graph: Any, names: Iterable[str]) -> set[str]:
-    """The variables and slots that computing these operations trains."""
+    """The variables and slots that running these operations trains."""
     seen = set()
     todo = [graph.get_operation_by_name(name) for name in names]
     trained: set[str] = set()
@@ -167,14 +169,14 @@ def _trained_by(graph: Any, names: Iterable[str]) -> set[str]:
         todo.extend(op.control_inputs)
         trained.update(_trained_by_op(op))
         if naming.calls_functions(op.type) and naming.calls_training(op):
-            # A function or a loop that trains: which of what it is handed is not known.
+            # A function or a loop that trains: it is unknown which of its arguments.
             trained.update(state_name(t.op) for t in op.inputs if _is_state(t))
     return trained
 
 
 def _trained_by_op(op: Any) -> set[str]:
     if op.type == "IdentityN":
-        return set(averaged_names(op))  # as of compute_gradients: the variables' names
+        return set(averaged_names(op))  # from compute_gradients: the variables' names
     if op.type not in hooks.apply_ops:
         return set()
     return {state_name(t.op) for t in op.inputs if _is_state(t)}
@@ -212,7 +214,7 @@ def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
 def _receive_variables(
     session: Any, label: str, variables: dict[str, Any], known: _Session
 ) -> tuple[dict[str, Any], set[str]]:
-    """What of rank 0's values is still to be written on this rank; which variables have none."""
+    """(rank 0's values that this rank has yet to write, variables without a value)."""
     received: dict[str, Any] = {}
     with large_variables.shared_fetches():
         values = _read_variables(session, variables)
@@ -231,10 +233,10 @@ def _receive_variables(
 
 
 def _variables_of(graph: Any) -> dict[str, Any]:
-    """By the name that the kernels know."""
+    """Variables by the name that the kernels use."""
     from tensorflow.python.framework import dtypes, ops
 
-    unread = (dtypes.string, dtypes.variant, dtypes.resource)  # no gradient changes what is of them
+    unread = (dtypes.string, dtypes.variant, dtypes.resource)  # no gradient changes them
     found = {}
     for collection in (ops.GraphKeys.GLOBAL_VARIABLES, ops.GraphKeys.TRAINABLE_VARIABLES):
         for variable in graph.get_collection(collection):
@@ -248,7 +250,7 @@ def _variables_of(graph: Any) -> dict[str, Any]:
 def _session_state(
     name: str, variable: Any, value: Any, received: dict[str, Any], known: _Session
 ) -> State:
-    """What rank 0 has goes to `received`, where it does not go to the variable itself."""
+    """The variables to compare; rank 0's values go to `received`, or directly to the variable."""
 
     def mark() -> None:
         scope = known.scope.encode()
@@ -265,12 +267,12 @@ def _session_state(
     )
 
 
-# A session takes a pass over the whole graph for each new set of fetches, so variables are read and
-# written together.
+# A session processes the whole graph for each new set of fetches, so variables are read and written
+# together.
 
 
 def _read_variables(session: Any, variables: dict[str, Any]) -> dict[str, Any]:
-    """Their values; a variable that has none is left out."""
+    """The values of variables; without those that have none."""
     from tensorflow.python.framework import errors
 
     def tensor(variable: Any) -> Any:
@@ -292,13 +294,13 @@ def _read_variables(session: Any, variables: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_variables(session: Any, waiting: list[tuple[Any, Any]]) -> None:
-    """By the variables' own initializers with other values: adds nothing to the graph."""
+    """Assigns by feeding the variables' initializers, which adds nothing to the graph."""
     while waiting:
         feed: dict[str, Any] = {}
         initializers, others = [], []
         for variable, value in waiting:
             initial = variable.initializer.inputs[1].name
-            if initial in feed:  # made from one tensor, so they cannot be fed together
+            if initial in feed:  # they share an initial tensor, so they cannot be fed together
                 others.append((variable, value))
             else:
                 feed[initial] = value

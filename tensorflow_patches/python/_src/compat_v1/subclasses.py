@@ -1,4 +1,4 @@
-"""Stops updates that escape the averages: no N models in silence."""
+"""Refuses updates that bypass the averages, so that ranks never silently train N models."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _WAY_OUT = "or run with TF_MPI_ENABLE=0"
 
 
 def guard_subclass(optimizer: Any) -> None:
-    """A class derived from tf.compat.v1.train.Optimizer. See hooks.optimizer_subclassed.
+    """Checks a class derived from tf.compat.v1.train.Optimizer. See hooks.optimizer_subclassed.
 
-    One with an apply_gradients of its own may assign by itself: the call then raises
-    NotImplementedError if it ran neither an Apply op nor the stock apply_gradients, unless all its
-    gradients are averages already, or in eager code it left the same variables on all ranks, as
-    one does that skips a step. TensorFlow's own classes call the stock one, or skip.
+    A class with its own apply_gradients may assign to variables itself. The call raises
+    NotImplementedError if it ran neither an Apply op nor the stock apply_gradients; unless all its
+    gradients are already averages, or, in eager code, it left the same variables on all ranks, as
+    an optimizer does that skips a step. TensorFlow's classes call the stock method, or skip.
     """
     original = vars(optimizer).get("apply_gradients")
     if original is None or group.size == 1 or optimizer.__module__.startswith("tensorflow."):
@@ -57,7 +57,7 @@ def _no_apply_op(optimizer: Any) -> str:
 
 
 def _applied() -> int:
-    """Updates by Apply ops, created in graphs or run eagerly, and by stock code, so far."""
+    """The number of updates so far by Apply ops, in graphs or eager code, and by stock code."""
     from tensorflow.python.eager import context
 
     if context.executing_eagerly():

@@ -1,1 +1,1 @@
-"""What a program draws at random: alike on all ranks, but for different samples."""
+"""Random draws: the same on all ranks, but for each rank's own samples."""

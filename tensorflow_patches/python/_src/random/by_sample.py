@@ -1,8 +1,8 @@
-"""Random ops in a function of tf.data that draw by a key of the sample's, in place of a state.
+"""Random ops in a function of tf.data that draw by a key of the sample, rather than by a state.
 
-What runs for many samples at once takes its numbers from a state in any order. By a key of each
-sample they are a function of the sample, and the same on whichever rank has it. Which function
-that is traced so, and where keys come from: data/keyed_maps.py.
+A parallel map takes numbers from a state in any order. With a key for each sample the numbers are a
+function of the sample, and the same on any rank. data/keyed_maps.py decides which functions are
+traced so, and makes the keys.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _local = threading.local()  # .keyed
 
 
 class _Keyed:
-    """A trace in which `key`, two int64 of 32 bits each, is the sample's."""
+    """A trace in which `key`, two int64 with 32 bits each, is the key of the sample."""
 
     def __init__(self, graph: Any, key: Any) -> None:
         self._graph, self._key = graph, key
         self._draws = 0
 
     def key_and_counter(self, seeds: Any) -> tuple[Any, Any] | None:
-        """For the next draw, of Philox, by `seeds`. None in what may run several times for a
-        sample: a loop, a function of its own."""
+        """Philox's key and counter for the next draw with `seeds`; None in code that may run
+        several times for a sample: a loop, or a nested function."""
         import tensorflow as tf
         from tensorflow.python.ops import control_flow_v2_func_graphs
 
@@ -45,7 +45,7 @@ class _Keyed:
 
 @contextlib.contextmanager
 def keyed(key: Any) -> Iterator[None]:
-    """What is traced inside, in this graph, draws by `key`."""
+    """Inside, random ops that are traced in this graph draw by `key`."""
     import tensorflow as tf
 
     with threads.inside(_local, keyed=_Keyed(tf.compat.v1.get_default_graph(), key)):
@@ -57,7 +57,7 @@ def current() -> _Keyed | None:
 
 
 def drawn(name: str, given: dict[str, Any]) -> Any:
-    """What an op of gen_random_ops draws here, of its arguments; None: by its state, as ever."""
+    """The draw of an op of gen_random_ops by the key; None if it should draw by its state."""
     trace = current()
     if trace is None or not philox.is_counted(name):
         return None

@@ -1,8 +1,8 @@
-"""Entropy that all ranks share, for what the script does not seed.
+"""Entropy that all ranks share, for draws that the script does not seed.
 
-Where one process would ask the operating system for random bits, each rank computes them from one
-key, which rank 0 has drawn, and from the place of the call: the functions on the stack, and how
-often that place has asked before. So a draw that one rank alone makes moves no other rank's draws.
+Where one process asks the operating system for random bits, each rank computes them from a key that
+rank 0 has drawn, and from the place of the call: the functions on the stack, and the number of
+earlier calls from that place. So a draw on one rank only does not change other draws.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.runtime import group, threads
 
 _SECONDS = 10
-_DEEPEST = 64  # frames of a stack, the innermost
+_DEEPEST = 64  # how many of the innermost frames of a stack count
 
-_key = b""  # empty: the operating system's, as in one process
+_key = b""  # empty: use the operating system's entropy, as one process does
 _calls: collections.Counter[tuple[str, bytes]] = collections.Counter()
 _lock = threading.Lock()
-_local = threading.local()  # .of: what this thread draws for; other draws than for anything else
+_local = threading.local()  # .of: what this thread draws for, which separates its draws
 
 
 def wanted() -> bool:
-    """Whether ranks run one program, so that they must draw alike."""
+    """Whether the ranks run one program, and so must draw the same numbers."""
     return group.size > 1 and config.get("TF_MPI_SHARD") != "off"
 
 
 def share(key: bytes) -> None:
-    """From here on this process draws by `key`. A forked child, which is no rank, does not."""
+    """From here on this process draws by `key`; a forked child, which is not a rank, does not."""
     global _key
     _key = key
     os.register_at_fork(after_in_child=_forget)
@@ -45,7 +45,7 @@ def share(key: bytes) -> None:
 
 
 def _forget() -> None:
-    """Also where the script averages itself: then each rank draws its own."""
+    """Returns to the operating system's entropy: in a child, or if the script averages itself."""
     global _key
     _key = b""
 
@@ -55,7 +55,7 @@ def is_shared() -> bool:
 
 
 def bits(number: int, kind: str, place: bytes) -> int:
-    """`number` bits, others at each call; `kind` and `place` say what asks for them, and where."""
+    """`number` bits, new ones in each call; `kind` and `place` say for what and where."""
     place += getattr(_local, "of", None) or b""
     with _lock:
         count = _calls[kind, place]
@@ -64,7 +64,7 @@ def bits(number: int, kind: str, place: bytes) -> int:
 
 
 def drawing_for(what: str) -> contextlib.AbstractContextManager[None]:
-    """Draws of this thread are `what`'s: other ones than of other things, from the same places."""
+    """Inside, this thread draws for `what`, separately from other draws from the same places."""
     return threads.inside(_local, of=what.encode())
 
 
@@ -81,7 +81,7 @@ def derived(number: int, kind: str, place: bytes, count: int) -> int:
 
 
 def is_clock(seed: Any) -> bool:
-    """Whether a seed is the time of now, in any unit: a script's way of drawing without a seed."""
+    """Whether a seed is the current time, in any unit, by which a script draws without a seed."""
     if isinstance(seed, bool) or not isinstance(seed, numbers.Real):
         return False
     value, now = float(seed), time.time()
@@ -92,18 +92,18 @@ def is_clock(seed: Any) -> bool:
 
 
 def instead_of_clock(seed: Any, packages: tuple[str, ...]) -> Any:
-    """`seed`, or what all ranks take in its place if it is the clock's."""
+    """`seed`; if it is the time, a value that is the same on all ranks."""
     if not _key or not is_clock(seed):
         return seed
     return bits(31, "clock", place_of(caller(packages)))
 
 
 def place_of(frame: FrameType | None, package: str = "") -> bytes:
-    """The functions on the stack from `frame` on, and their lines: the same on ranks that run the
-    same program.
+    """The functions on the stack from `frame` on, with lines: the same on ranks that run the same
+    program.
 
-    Without the names of files, which may be temporary ones. With `package`: no further than to the
-    first function outside of it.
+    File names are left out, as they may be temporary. With `package`, the stack ends at the first
+    function outside of that package.
     """
     digest = hashlib.blake2b(digest_size=8)
     for _ in range(_DEEPEST):
@@ -121,7 +121,7 @@ def package_of(frame: FrameType) -> str:
 
 
 def caller(packages: tuple[str, ...]) -> FrameType | None:
-    """The innermost frame whose module is in none of `packages`, seen from who calls this."""
+    """The innermost frame of the caller's stack whose module is in none of `packages`."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if package_of(frame) not in packages:

@@ -1,7 +1,7 @@
-"""Random generators of Python's and NumPy's that an object's methods may draw from.
+"""Random generators of Python and NumPy that an object's methods may draw from.
 
-What is asked of them: their states, whether the script leaves open what they draw, and to go on
-from another place.
+Their states can be compared, they can be reseeded, and it is known whether the script has seeded
+them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DEEP, _MANY = 4, 64  # attributes of attributes; elements of a list
 
 
 def reached_from(owner: Any) -> list[Any]:
-    """Those of all programs, of the modules of its classes, and in its attributes."""
+    """The global generators, those in the modules of its classes, and those in its attributes."""
     found = [random._inst, np.random.get_state.__self__]  # type: ignore[attr-defined]
     for kind in type(owner).__mro__:
         for held in (kind, inspect.getmodule(kind)):
@@ -31,7 +31,7 @@ def reached_from(owner: Any) -> list[Any]:
 
 
 def values_in(owner: Any) -> Iterator[Any]:
-    """What its attributes hold, and lists and objects in them, not too deep."""
+    """The values of its attributes, also inside lists and objects, to a limited depth."""
     seen: set[int] = set()
     level = [owner]
     for _ in range(_DEEP):
@@ -81,12 +81,12 @@ def put(generator: Any, value: Any) -> None:
 
 
 def digest(values: list[Any]) -> int:
-    """Of states."""
+    """The digest of states."""
     return zlib.crc32(pickle.dumps(values))
 
 
 def reseed(generator: Any, seed: int) -> None:
-    """Draws from here on as one of its kind that `seed` was given."""
+    """Makes a generator continue as one of its kind with `seed`."""
     if isinstance(generator, random.Random):
         generator.setstate(random.Random(seed).getstate())
     elif isinstance(generator, np.random.RandomState):
@@ -97,7 +97,7 @@ def reseed(generator: Any, seed: int) -> None:
 
 
 def is_open(generator: Any) -> bool:
-    """Whether the script has given it no seed, so that one process draws others each time."""
+    """Whether it is unseeded, so that one process draws different numbers in each run."""
     if generator is random._inst:
         return not host.has_seeded("python")
     if generator is np.random.get_state.__self__:  # type: ignore[attr-defined]

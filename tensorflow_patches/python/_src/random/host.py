@@ -1,9 +1,9 @@
 """Python's `random` and NumPy: one state, and one source of seeds, on all ranks.
 
-From `import tensorflow` on, with TF_MPI_SHARD not off. What a script has seeded is left alone:
-where a state is the same on all ranks it stays as it is; where it differs, rank 0's is every
-rank's. A seed that is the clock's counts as none. `secrets`, `os.urandom`, `uuid` and the names
-that `tempfile` draws stay each rank's own.
+From `import tensorflow` on, unless TF_MPI_SHARD is off. What a script has seeded is left alone: a
+state that is the same on all ranks is kept; if it differs, all ranks take rank 0's. A seed that is
+the current time counts as none. `secrets`, `os.urandom`, `uuid` and names drawn by `tempfile` stay
+different on each rank.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tensorflow.mpi._src.random import entropy
 from tensorflow.mpi._src.runtime import group, log
 
 _OWN_NAMES = {"tempfile"}  # modules whose draws must differ between processes
-_MANY = 10_000  # generators whose entropy is remembered; a later one counts as seeded
+_MANY = 10_000  # how many generators' entropies are remembered; a later generator counts as seeded
 _seeds = random.Random.seed
-_by_script: set[str] = set()  # states that it has seeded
-_given: set[int] = set()  # entropy for NumPy's generators without a seed
+_by_script: set[str] = set()  # states that the script has seeded
+_given: set[int] = set()  # entropy that unseeded generators of NumPy have received
 
 
 def install() -> None:
-    """Called once, when the engine has started; a meeting of all ranks."""
+    """Called once, when the engine has started. Collective."""
     if not entropy.wanted():
         return
     mine = [os.urandom(32).hex(), hash("tensorflow.mpi"), _digest(_python()), _digest(_numpy())]
@@ -52,7 +52,7 @@ def _python() -> Any:
 
 
 def _numpy() -> Any:
-    """The state of np.random's functions, as JSON holds it."""
+    """The state of np.random's functions, as values for JSON."""
     state = np.random.get_state(legacy=False)
     return json.loads(json.dumps(state, default=lambda value: np.asarray(value).tolist()))
 
@@ -69,23 +69,23 @@ def _take(python: Any, numpy: Any) -> None:
 
 
 def _take_back(own: Any) -> None:
-    """This rank's states, but for what the script has seeded since rank 0's were taken."""
+    """Restores this rank's states, except those that the script has seeded since."""
     python = random.getstate() if "python" in _by_script else own[0]
     _take(python, _numpy() if "numpy" in _by_script else own[1])
 
 
 def seeding(_seed: Any) -> Any:
-    """random.Random.seed's place is taken by this module's."""
+    """Replaces random.Random.seed."""
     return _seeded
 
 
 def of_instance(_seed: Any) -> Any:
-    """random.seed, a method that was bound before."""
+    """Replaces random.seed, which was bound before."""
     return random._inst.seed
 
 
 def _seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
-    """random.Random.seed, in its place."""
+    """The replacement of random.Random.seed."""
     if a is not None and self is random._inst:
         _by_script.add("python")
     if a is None and entropy.is_shared():
@@ -96,7 +96,7 @@ def _seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
 
 
 def by_clock(function: Any) -> Any:
-    """Of NumPy's: takes a seed that is the clock's for none."""
+    """Wraps a seeding function of NumPy: a seed that is the current time counts as none."""
 
     def seeded(seed: Any = None) -> Any:
         return function(entropy.instead_of_clock(seed, ("numpy", "tensorflow")))
@@ -105,7 +105,7 @@ def by_clock(function: Any) -> Any:
 
 
 def noted(function: Any) -> Any:
-    """np.random.seed, which notes that it was called."""
+    """np.random.seed, recording that it was called."""
 
     def seeded(*args: Any, **kwargs: Any) -> Any:
         _by_script.add("numpy")
@@ -115,12 +115,12 @@ def noted(function: Any) -> Any:
 
 
 def drawing_bits(_randbits: Any) -> Any:
-    """numpy.random.bit_generator.randbits's place is taken by this module's."""
+    """Replaces numpy.random.bit_generator.randbits."""
     return _bits
 
 
 def _bits(number: int) -> int:
-    """numpy.random.bit_generator.randbits, in its place: entropy for a SeedSequence."""
+    """The replacement of numpy.random.bit_generator.randbits: entropy for a SeedSequence."""
     bits = entropy.bits(number, "numpy", entropy.place_of(entropy.caller(("numpy",))))
     if len(_given) < _MANY:
         _given.add(bits)
@@ -128,10 +128,10 @@ def _bits(number: int) -> int:
 
 
 def has_seeded(which: str) -> bool:
-    """Whether the script has seeded "python"'s random or "numpy"'s own state."""
+    """Whether the script has seeded the state of "python" or "numpy"."""
     return which in _by_script
 
 
 def is_entropy(seed: Any) -> bool:
-    """Whether a generator that has this seed was given none by the script."""
+    """Whether this seed of a generator is entropy, so that the script has not seeded it."""
     return isinstance(seed, int) and seed in _given

@@ -1,8 +1,8 @@
-"""TensorFlow's seeds: of unseeded ops alike on all ranks.
+"""TensorFlow's seeds: unseeded ops get seeds that are the same on all ranks.
 
-An op without a seed, in a script that sets none, would draw one at random in its kernel. Here it
-gets one that is the same on all ranks. In eager code it is the same at each call from one place,
-whose kernel then goes on in its sequence.
+The kernel of an op without a seed would draw a random one. Here the op gets one that is the same on
+all ranks. In eager code it is also the same in each call from one place, so that calls continue the
+sequence of one kernel.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from tensorflow.mpi._src.random import entropy
 
-# Modules whose ops, in eager code, have kernels that go on in a sequence of their own.
+# Modules whose ops have kernels with their own sequence in eager code.
 _GO_ON = {"tensorflow.python.ops.random_ops", "tensorflow.python.ops.candidate_sampling_ops"}
 _MANY = 2**31 - 1
 
 _caches = itertools.count(1)
-_cache = 0  # which of the kernel caches, which forget where their sequences are
+_cache = 0  # the generation of the kernel cache: clearing it restarts the sequences
 
 
 def cache_cleared(_context: Any) -> None:
@@ -33,7 +33,7 @@ def seeded(get_seed: Any) -> Any:
             return found
         frame = sys._getframe(1)
         if entropy.package_of(frame) != "tensorflow":
-            return found  # the script only asks which seeds an op would have
+            return found  # the script only asks which seeds an op would get
         from tensorflow.python.eager import context
 
         if context.executing_eagerly() and frame.f_globals["__name__"] in _GO_ON:
@@ -50,7 +50,7 @@ def by_clock(set_seed: Any) -> Any:
 
 
 def same_ints_on_ranks(original: Any) -> Any:
-    """Generator.from_non_deterministic_state draws its state so."""
+    """Replaces the entropy of Generator.from_non_deterministic_state."""
 
     def ints(shape: Any, dtype: Any = None) -> Any:
         import tensorflow as tf

@@ -1,18 +1,18 @@
-"""What a step draws for its samples: one process's numbers for the whole batch, this rank's rows.
+"""Random draws for samples: this rank's rows of what one process draws for the whole batch.
 
-Seeds and generators go on alike on all ranks, so an op that is given the whole batch's shape draws
-what one process draws, and a rank keeps the rows of its samples. Where the op counts its numbers
-(philox.py) it starts at these rows, and the others are not drawn.
+Seeds and generators are in the same state on all ranks, so an op with the shape of the whole batch
+draws what one process draws, and a rank keeps the rows of its samples. If the op is counter-based
+(philox.py), it starts at these rows, and the others are not drawn.
 
-- Which dimension of a draw is that of the samples was told from the ops that make its shape, when
-  the step was looked at (global_batch/plan.py). What has none is drawn once for all, as it is.
-- In a function of its own (`tf.function` in a step) that is told from the function's arguments.
-- In a loop of the script's own over divided data a draw is for samples where its first dimension is
-  unknown, or a multiple of the samples that a rank has; inside a tape or a `tf.function`. Where
-  ranks have unequal parts, a rank draws numbers of its own there, and states go on alike.
+- The analysis of the step (global_batch/plan.py) derives the dimension of samples of a draw from
+  the ops that compute its shape. A draw without one is the same on all ranks.
+- In a nested function (a `tf.function` in a step) it is derived from the function's arguments.
+- In a loop of the script over divided data, inside a tape or a `tf.function`, a draw is for samples
+  if its first dimension is unknown, or a multiple of the number of samples of a rank. If the ranks'
+  parts differ in size, each rank draws its own numbers there, and states stay the same.
 
-What cannot be told is drawn as the script asked; the plan then finds no dimension of samples, and
-ranks have whole batches.
+A draw that cannot be analyzed is made as the script asked; the plan then finds no dimension of
+samples, and every rank computes whole batches.
 """
 
 from __future__ import annotations
@@ -40,11 +40,13 @@ _local = threading.local()
 
 
 class _Parameters(NamedTuple):
-    """The arguments of an op that may have a row for each sample.
+    """The arguments of an op that may have one row per sample, by how they relate to the result.
 
-    like_result: their last dimensions are the last of the result. first: their first dimensions
-    are its first. behind: the result has their dimensions behind those of `shape`. logits: the
-    result has their rows, and no argument says its shape.
+    Attributes:
+      like_result: their last dimensions are the last dimensions of the result.
+      first: their first dimensions are the first of the result.
+      behind: the result has their dimensions after those of `shape`.
+      logits: the result has their rows, and no argument gives its shape.
     """
 
     like_result: tuple[str, ...] = ()
@@ -71,12 +73,12 @@ _OPS = {
 
 
 def draws_made() -> int:
-    """How many calls of TensorFlow's random ops this thread has made."""
+    """The number of calls of TensorFlow's random ops by this thread."""
     return int(getattr(_local, "draws", 0))
 
 
 def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a random op of gen_random_ops and its like, which TensorFlow's functions call."""
+    """Wraps a random op of gen_random_ops or a similar module."""
     signature = inspect.signature(op)
     parameters = _OPS.get(op.__name__, _NONE)
 
@@ -107,7 +109,7 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def key_of_whole(prepare: Any) -> Any:
-    """Wraps Generator._prepare_key_counter(shape): the state goes on as one process's does."""
+    """Wraps Generator._prepare_key_counter(shape): the state advances as in one process."""
 
     def key_and_counter(self: Any, shape: Any) -> Any:
         trace = by_sample.current()
@@ -121,17 +123,17 @@ def key_of_whole(prepare: Any) -> Any:
             if draw is not None and draw.axis is not None:
                 shape = call.whole_shape(draw)
             found = prepare(self, shape)
-        _local.decided = (draw or Draw("", None, None),)  # of the op that follows
+        _local.decided = (draw or Draw("", None, None),)  # for the op that follows
         return found
 
     return key_and_counter
 
 
 def traced_per_step(make: Any) -> Any:
-    """Wraps make_function_context, by which a tf.function keeps its traces.
+    """Wraps make_function_context, the key by which a tf.function stores its traces.
 
-    One that is called in a step draws for its samples there, and not where it is called otherwise:
-    when a model is built, or by a script that looks at a result.
+    A function draws for samples when called in a step, and not elsewhere, for instance when a model
+    is built, so both need separate traces.
     """
 
     def context(*args: Any, **kwargs: Any) -> Any:
@@ -144,16 +146,17 @@ def traced_per_step(make: Any) -> Any:
 
 
 def _taken() -> Draw | None:
-    """What was decided of the numbers that a generator draws now."""
+    """The decision for the numbers that a generator draws now."""
     decided = getattr(_local, "decided", ())
     _local.decided = ()
     return decided[0] if decided else None
 
 
 def _is_shared_out(in_step: bool = True) -> bool:
-    """Whether what is drawn here may be for this rank's samples.
+    """Whether a draw here may be for this rank's samples.
 
-    in_step: in a loop of the script's own only what is drawn in a step of it.
+    Args:
+      in_step: in a loop of the script, count only draws in a step of the loop.
     """
     if group.size == 1 or not entropy.is_shared():
         return False
@@ -168,8 +171,8 @@ def _is_shared_out(in_step: bool = True) -> bool:
 def variable_created(variable: Any) -> None:
     """See hooks.variable_created.
 
-    In an eager step a draw that was taken for samples' noise may have been a variable's initial
-    value. What rank 0 draws, for the first samples, is what one process draws for it.
+    In an eager step a draw that seemed to be for samples may have been a variable's initial value.
+    Rank 0's draw, for the first samples, is the one that one process makes.
     """
     from tensorflow.python.eager import context
 
@@ -190,7 +193,7 @@ def _in_own_step() -> bool:
 
 
 class _Call:
-    """A call of an op that draws: what it was given, by the op's own names."""
+    """A call of a random op, with its arguments by the op's names."""
 
     def __init__(self, op: Any, name: str, parameters: _Parameters, given: dict[str, Any]) -> None:
         import tensorflow as tf
@@ -207,7 +210,7 @@ class _Call:
 
     @functools.cached_property
     def static(self) -> list[int | None] | None:
-        """The shape of the result; None where its rank is not known."""
+        """The static shape of the result; None if its rank is unknown."""
         import tensorflow as tf
         from tensorflow.python.framework import tensor_util
 
@@ -221,7 +224,7 @@ class _Call:
         return None if shape.rank is None else list(shape)
 
     def numbers(self, analysis: kinds.Analysis) -> list[Any] | None:
-        """The shape of the result, as what is known of it; None: nothing is."""
+        """The shape of the result as Numbers; None if unknown."""
         given, parameters = self.given, self.parameters
         if parameters.logits:
             dims = analysis.dims(given[parameters.logits])
@@ -233,7 +236,7 @@ class _Call:
         return None if behind is None else [*found, *behind]
 
     def takes_rows(self, analysis: kinds.Analysis, axis: int, rank: int) -> bool:
-        """Whether each parameter is a constant, or has each sample's along `axis` of the result."""
+        """Whether each parameter is constant, or has one value per sample along `axis`."""
         for name, place in self._places(axis, rank).items():
             dep = analysis.dependence(self.given[name])
             if not (dep.is_const or (dep.is_plain and dep.has_rows and dep.axis == place)):
@@ -241,7 +244,7 @@ class _Call:
         return True
 
     def _places(self, axis: int, rank: int) -> dict[str, int]:
-        """By parameter, which of its dimensions is `axis` of the result; below 0: none of it."""
+        """For each parameter, which of its dimensions is `axis` of the result; negative: none."""
         parameters = self.parameters
         places = dict.fromkeys(parameters.first, axis)
         if parameters.logits:
@@ -252,7 +255,7 @@ class _Call:
         return places
 
     def own(self, axis: int) -> Any:
-        """How many numbers lie along `axis` of what this rank draws: an int where that is known."""
+        """The size of this rank's draw along `axis`; an int if static."""
         import tensorflow as tf
 
         if self.static is not None and self.static[axis] is not None:
@@ -263,7 +266,7 @@ class _Call:
         return tf.shape(self.given[self.parameters.behind], self.shape.dtype)[axis - count]
 
     def whole_shape(self, draw: Draw) -> Any:
-        """`shape`, of the whole batch."""
+        """`shape` for the whole batch."""
         import tensorflow as tf
 
         axis = draw.axis
@@ -274,7 +277,7 @@ class _Call:
         return _with(self.shape, axis, whole)
 
     def of_rows(self, draw: Draw) -> Any:
-        """This rank's rows of what the op draws for the whole batch."""
+        """This rank's rows of the op's draw for the whole batch."""
         import tensorflow as tf
 
         axis = draw.axis
@@ -312,7 +315,7 @@ class _Call:
 
 
 def _shape_tensor(shape: Any) -> Any:
-    """Of what an op takes for one: a tensor, or dimensions, some of them tensors."""
+    """A shape as a tensor, from a tensor or from dimensions, some of them tensors."""
     import tensorflow as tf
 
     if isinstance(shape, (list, tuple)) and not shape:
@@ -328,7 +331,7 @@ def _with(shape: Any, axis: int, length: Any) -> Any:
 
 
 def _of_whole(parameter: Any, axis: int, start: Any, whole: Any) -> Any:
-    """With rows for all samples: this rank's in their places, what is drawn by others is unused."""
+    """An argument padded to all samples: this rank's rows in their places, the others unused."""
     import tensorflow as tf
 
     mine = tf.shape(parameter, tf.int64)[axis]
@@ -337,10 +340,14 @@ def _of_whole(parameter: Any, axis: int, start: Any, whole: Any) -> Any:
 
 
 def _extent(own: Any, factor: int, dtype: Any) -> tuple[Any, Any]:
-    """(the place of this rank's first number, how many the whole batch has) along a dimension.
+    """(index of this rank's first number, number for the whole batch) along a dimension.
 
-    own: how many this rank has there; factor: how many a sample has. A function of its own may be
-    called in other steps, and takes all parts to be as large: see plan._made.
+    A nested function may be called in other steps, and assumes that all parts have the same size:
+    see plan._made.
+
+    Args:
+      own: how many numbers this rank has there.
+      factor: how many numbers a sample has there.
     """
     import tensorflow as tf
 
@@ -351,12 +358,12 @@ def _extent(own: Any, factor: int, dtype: Any) -> tuple[Any, Any]:
 
 
 def _is_apart() -> bool:
-    """Whether nobody can say which rows of a batch this rank has."""
+    """Whether it is unknown which rows of a batch this rank has."""
     return batch.current() is None and scope.own_rows() is None
 
 
 def _apart(given: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of an op with other numbers on each rank."""
+    """Arguments that make an op draw different numbers on each rank."""
     import tensorflow as tf
 
     if "counter" in given:
@@ -381,7 +388,7 @@ def _in_graph_of_step() -> bool:
 
 
 def _is_nested() -> bool:
-    """Whether what is traced now is a function of its own in the step."""
+    """Whether a nested function of the step is being traced."""
     import tensorflow as tf
 
     in_graph = batch.current() is not None and not tf.executing_eagerly()
@@ -413,7 +420,7 @@ def _decided(call: _Call) -> Draw | None:
 
 
 def _by_numbers(call: _Call, analysis: kinds.Analysis) -> Draw:
-    """From what makes its shape."""
+    """The dimension of samples, from the ops that compute the shape."""
     numbers = call.numbers(analysis)
     rank = None if numbers is None else len(numbers)
     nothing = Draw(call.name, rank, None)
@@ -430,7 +437,7 @@ def _by_numbers(call: _Call, analysis: kinds.Analysis) -> Draw:
 
 
 def _by_arguments(call: _Call, rows: set[int | None] | None) -> Draw | None:
-    """In a function of its own: what it is given has samples first, if their number is unknown."""
+    """The same in a nested function: arguments of unknown first dimension have samples there."""
     import tensorflow as tf
 
     graph = tf.compat.v1.get_default_graph()
@@ -448,9 +455,12 @@ def _by_arguments(call: _Call, rows: set[int | None] | None) -> Draw | None:
 
 
 def _by_size(call: _Call, rows: set[int | None] | None) -> Draw | None:
-    """From its first dimension; `rows`: how many samples a rank may have here, None if unknown.
+    """The same from the first dimension of the draw.
 
-    A first dimension of 1 is for all samples, unless a rank has never more than one.
+    A first dimension of 1 is for all samples, unless a rank never has more than one.
+
+    Args:
+      rows: the possible numbers of samples of a rank; None if unknown.
     """
     if call.static == [] or call.static is None:
         return None

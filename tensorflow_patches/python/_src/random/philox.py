@@ -1,17 +1,17 @@
-"""Random ops that count their numbers: those of a rank's rows, without the others.
+"""Counter-based random ops: they can draw a rank's rows without drawing the others.
 
-TensorFlow's stateless ops fill a result in groups: group g is what the generator gives after g
-steps of its counter, on CPUs and GPUs alike (random_op_cpu.h, random_op_gpu.h). So the numbers from
-place p on are those of a counter that is p / (numbers in a group) steps further. The stateful ops
-fill theirs in the same way, from a state that TfMpiRandomState keeps (glue/kernels). XLA's normal
-numbers lie in another order, which depends on how many there are.
+TensorFlow's stateless ops fill a result in groups: group g is the generator's output after g steps
+of its counter, on CPUs and GPUs (random_op_cpu.h, random_op_gpu.h). So the numbers from index p on
+are those of a counter advanced by p / (group size) steps. Stateful ops do the same, from a state
+that TfMpiRandomState keeps (glue/kernels). XLA's normal numbers are in another order, which depends
+on their count.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# By op: steps of the counter for each number of a group, where it is not one for the group. A
+# By op: steps of the counter for each number, if it is not one step for the whole group. A
 # truncated normal number may take many.
 _STEPS = {
     "stateless_random_uniform_v2": 0,
@@ -32,10 +32,14 @@ PHILOX, _BY_DEVICE = 1, 3  # algorithms
 def of_rows(
     op: Any, given: dict[str, Any], shape: Any, first: Any, whole: Any, stateful: bool
 ) -> Any:
-    """What `op` draws of `shape` for rows from `first` on, where one process draws `whole` rows.
+    """The draw of `op` of `shape` for rows from `first` on, of `whole` rows in one process.
 
-    None: it does not count its numbers. given: the arguments of `op`, by name. stateful: whether
-    ops with a state may be replaced: in eager code several calls share a kernel, and its state.
+    None if the op is not counter-based.
+
+    Args:
+      given: the arguments of `op`, by name.
+      stateful: whether stateful ops may be replaced. In eager code several calls share a kernel and
+        its state.
     """
     import tensorflow as tf
 
@@ -50,7 +54,7 @@ def of_rows(
     known = tf.get_static_value(row)
     if name in _STATEFUL:
         if not (given["seed"] or given["seed2"]):
-            return None  # it draws its seeds in the kernel
+            return None  # its kernel draws the seeds
         op, given = _stateless(name, given, tf.cast(whole, tf.int64) * row)
     elif tf.get_static_value(given["alg"]) not in (PHILOX, _BY_DEVICE):
         return None
@@ -67,7 +71,7 @@ def of_rows(
 
 
 def _stateless(name: str, given: dict[str, Any], numbers: Any) -> tuple[Any, Any]:
-    """The op, and its arguments, that draws what `name`, a stateful one, would."""
+    """A stateless op, with arguments, that draws what the stateful op `name` would."""
     import tensorflow as tf
     from tensorflow.python.framework import op_def_library
 
@@ -92,12 +96,12 @@ def _of_key(name: str, given: dict[str, Any], key: Any, counter: Any) -> tuple[A
 
 
 def is_counted(name: str) -> bool:
-    """Whether it is an op with a state of which there is a stateless one."""
+    """Whether it is a stateful op with a stateless counterpart."""
     return name in _STATEFUL
 
 
 def called(name: str, given: dict[str, Any], key: Any, counter: Any) -> Any:
-    """What such an op draws of a key and a counter."""
+    """The draw of such an op from a key and a counter."""
     op, arguments = _of_key(name, given, key, counter)
     return op(**arguments)
 
@@ -109,7 +113,7 @@ def full_ints(shape: list[int], key: Any, counter: Any, dtype: Any) -> Any:
 
 
 def further(counter: Any, steps: Any) -> Any:
-    """A counter of 128 bits, in two words, the lower first, `steps` further."""
+    """A 128-bit counter, in two words, the lower first, advanced by `steps`."""
     import tensorflow as tf
 
     steps = tf.cast(steps, counter.dtype)

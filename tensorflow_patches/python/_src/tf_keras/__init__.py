@@ -1,1 +1,1 @@
-"""tf_keras: what it does otherwise than Keras 3."""
+"""tf_keras, where it differs from Keras 3."""

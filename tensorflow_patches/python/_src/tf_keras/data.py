@@ -1,6 +1,6 @@
 """tf_keras on ranks: each trains, evaluates and predicts on its part of the data (data/feeds.py).
 
-Every kind of input that tf_keras takes becomes a tf.data.Dataset in DataHandler; there it is split.
+DataHandler turns every kind of input into a tf.data.Dataset, which is divided there.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tensorflow.mpi._src.runtime import group, log
 
 
 def on_part(construct: Any) -> Any:
-    """Of DataHandler.__init__."""
-    arrays = (  # the adapters whose batch size is the script's
+    """Wraps DataHandler.__init__."""
+    arrays = (  # the adapters that use the script's batch size
         hooking.used("tf_keras.src.engine.data_adapter:TensorLikeDataAdapter"),
         hooking.used("tf_keras.src.engine.data_adapter:CompositeTensorDataAdapter"),
         hooking.used("tf_keras.src.engine.data_adapter:ListsOfScalarsDataAdapter"),
@@ -37,7 +37,7 @@ def on_part(construct: Any) -> Any:
 
 
 def watching(construct: Any) -> Any:
-    """Of KerasSequenceAdapter.__init__, which asks for a batch to see what it is."""
+    """Wraps KerasSequenceAdapter.__init__, which reads a batch to find its structure."""
 
     def init(self: Any, x: Any, *args: Any, **kwargs: Any) -> None:
         if not feeds.takes_parts():
@@ -69,7 +69,7 @@ def configured(configure: Any) -> Any:
         self: Any, strategy: Any, x: Any, steps_per_epoch: Any, class_weight: Any, distribute: Any
     ) -> None:
         configure(self, strategy, x, steps_per_epoch, class_weight, distribute)
-        if distribute:  # else a preprocessing layer looks at all data
+        if distribute:  # otherwise a preprocessing layer reads all data
             _take_shard(self, steps_per_epoch)
 
     return configure_part
@@ -90,7 +90,7 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
     generator = hooking.used("tf_keras.src.engine.data_adapter:GeneratorDataAdapter")
     dataset, adapter = handler._dataset, handler._adapter
     if not isinstance(dataset, tf.data.Dataset):
-        return  # split by a tf.distribute.Strategy already
+        return  # divided by a tf.distribute.Strategy already
     sizes = _array_sizes(adapter)
     feed = feeds.shard_of(
         feeds.Given(
@@ -98,7 +98,7 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
             type(adapter).__name__.replace("Adapter", ""),
             _num_batches(adapter, dataset),
             sizes,
-            once=type(adapter) is generator,  # not a Sequence's
+            once=type(adapter) is generator,  # not for a Sequence
             all_epochs=sizes is not None and not adapter.should_recreate_iterator(),
             step=_step(dataset.element_spec),
             made=getattr(adapter, "_tf_mpi_made", None),
@@ -117,7 +117,7 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
 
 
 def _step(spec: Any) -> plan.Step | None:
-    """What will be done with batches of `spec`; its model gets its variables before."""
+    """The step for batches of `spec`; creates the model's variables before."""
     call = calls.innermost()
     if call is None or group.size == 1:
         return None
@@ -145,7 +145,7 @@ def _num_batches(adapter: Any, dataset: Any) -> int | None:
 
 
 def _array_sizes(adapter: Any) -> set[int] | None:
-    """The numbers of samples that batches of arrays have; None for other inputs."""
+    """The possible numbers of samples of a batch of arrays; None for other inputs."""
     full, partial, batches = adapter.batch_size(), adapter.partial_batch_size(), adapter.get_size()
     if full is None or batches is None:
         return None
@@ -154,10 +154,10 @@ def _array_sizes(adapter: Any) -> set[int] | None:
 
 
 def _build_states(model: Any, shard: Any) -> None:
-    """Makes variables before the first step, where tf_keras would make them while it traces it.
+    """Creates variables before the first step, which tf_keras creates while it traces the step.
 
-    Of a model that evaluate or predict builds every rank would use values of its own; and a step
-    that may have to leave the metrics as they are could not know their values.
+    Otherwise each rank would use its own values in a model that evaluate or predict builds, and a
+    step that must leave metrics unchanged would not know their values.
     """
     data = batch_shard.data_of(shard)
     call = calls.innermost()
@@ -176,11 +176,11 @@ def _inputs(given: Any) -> Any:
 
 
 def _try(model: Any, step: Any, data: Any) -> None:
-    """Traces `step`, which makes variables."""
+    """Traces `step`, which creates variables."""
     import tensorflow as tf
 
     try:
         with plan.only_traced(model):
             tf.function(step).get_concrete_function(data)
-    except Exception as error:  # a model that only real tensors can build: its first step does
+    except Exception as error:  # only real tensors can build this model, so its first step does
         log.debug(f"model '{model.name}' is built by its first step: {error}")

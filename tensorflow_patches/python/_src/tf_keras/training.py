@@ -1,7 +1,7 @@
-"""tf_keras's fit, evaluate and predict, and batch normalization: what keras/ has for Keras 3.
+"""tf_keras's fit, evaluate and predict, and batch normalization: the counterpart of keras/.
 
-Where a Session runs the model (after disable_eager_execution), and in tensorflow.python.keras,
-every rank is fed all data: as one process, and no faster.
+If a Session runs the model (after disable_eager_execution), and in tensorflow.python.keras, every
+rank gets all data: the result is that of one process, at the same speed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MIN_EPSILON = 1.001e-5  # tf.nn.fused_batch_norm's
 
 
 def log_full_data(name: str, _model: Any) -> None:
-    """Once, on rank 0: `name` is the module whose fit begins."""
+    """Rank 0 says once that every rank trains on all data; `name`: the module whose fit begins."""
     package = name.partition(".src")[0].partition(".engine")[0]
     session = name.endswith("_v1")
     log.once(
@@ -55,7 +55,7 @@ def moments(own_moments: Any) -> Any:
 
 
 def fused(original: Any) -> Any:
-    """Wraps BatchNormalizationBase._fused_batch_norm, whose kernel has a part's moments inside."""
+    """Wraps BatchNormalizationBase._fused_batch_norm, whose kernel computes a part's moments."""
 
     def fused_batch_norm(self: Any, inputs: Any, mask: Any, training: Any) -> Any:
         constant = hooking.used("tf_keras.src.utils.control_flow_util:constant_value")
@@ -73,7 +73,7 @@ def fused(original: Any) -> Any:
 
 
 def _moments_of_part(inputs: Any, data_format: str) -> batch_norm.Moments:
-    """By the kernel, whose result is thrown away: it takes half the time of tf.nn.moments."""
+    """Moments by the kernel, whose result is dropped: half the time of tf.nn.moments."""
     import tensorflow as tf
 
     channels = inputs.shape[data_format.index("C")]
@@ -113,7 +113,7 @@ _ONCE = (
 
 
 def _along(channels: Any, x: Any, data_format: str) -> Any:
-    """A number for each channel, where these lie in `x`."""
+    """A value per channel, broadcast along the channels of `x`."""
     import tensorflow as tf
 
     shape = [1] * x.shape.rank
@@ -122,13 +122,13 @@ def _along(channels: Any, x: Any, data_format: str) -> Any:
 
 
 def _normalized(layer: Any, inputs: Any, found: batch_norm.Moments, epsilon: float) -> Any:
-    """What the kernel computes; like it, without a mask and with n - 1 in the moving variance."""
+    """As the kernel: without a mask, and with n - 1 in the moving variance."""
     import tensorflow as tf
 
     mean, variance = (tf.cast(tf.reshape(one, [-1]), tf.float32) for one in found[:2])
     scale = tf.ones_like(mean) if layer.gamma is None else tf.identity(layer.gamma)
     offset = tf.zeros_like(mean) if layer.beta is None else tf.identity(layer.beta)
-    if found.count is None:  # a step that is looked at
+    if found.count is None:  # a step that is analyzed
         x = tf.cast(inputs, tf.float32)
         given = (_along(one, x, layer._data_format) for one in (mean, variance, offset, scale))
         return tf.cast(tf.nn.batch_normalization(x, *given, epsilon), inputs.dtype)
@@ -141,7 +141,7 @@ def _normalized(layer: Any, inputs: Any, found: batch_norm.Moments, epsilon: flo
 
     @tf.custom_gradient
     def by_kernel(x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
-        """The kernel of given moments, which takes them for constants on the way back."""
+        """The kernel with given moments, which its gradient takes as constants."""
         result = tf.raw_ops.FusedBatchNormV3(
             x=x, scale=scale, offset=offset, mean=mean, variance=variance, **options
         )
