@@ -1,1 +1,1 @@
-"""Keras 3, and what it has in common with tf_keras."""
+"""Keras 3, and what Keras 3 and tf_keras have in common."""

@@ -1,7 +1,7 @@
-"""What is known of Keras's own classes, by name too: Keras 3.10 to 3.16, tf_keras 2.16 to 2.21.
+"""Knowledge of Keras's own classes, some by name: Keras 3.10 to 3.16, tf_keras 2.16 to 2.21.
 
-Nothing else of this package decides by a name. A class that is not here is taken for one of the
-script's own, of which the worst is assumed: that costs a meeting of the ranks, and nothing else.
+No other module decides by a name. A class that is not listed here is treated like one of the
+script, for which the worst is assumed; that costs an exchange between ranks, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 from tensorflow.mpi._src.global_batch import losses
 from tensorflow.mpi._src.interpose import hooking
 
-# Callbacks that never stop a training between two batches.
+# Callbacks that never stop training between two batches.
 _NEVER_STOP_A_BATCH = {
     "BackupAndRestore", "CSVLogger", "EarlyStopping", "History", "LearningRateScheduler",
     "ModelCheckpoint", "ProgbarLogger", "ReduceLROnPlateau", "RemoteMonitor", "SwapEMAWeights",
     "TensorBoard",
 }  # fmt: skip
-# Callbacks that read the logs of batches: always, or unless this attribute of theirs is "epoch".
+# Callbacks that read the logs of batches: always, or unless this attribute is "epoch".
 _READ_LOGS = {
     "LambdaCallback": None,
     "TerminateOnNaN": None,
@@ -30,15 +30,15 @@ _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_tr
 
 
 def has_batch_hook(callback: Any) -> bool:
-    """Whether it has a function for batches, which could set model.stop_training."""
+    """Whether a callback has a method for batches, which could set model.stop_training."""
     if _is_own(callback):
         return type(callback).__name__ not in _NEVER_STOP_A_BATCH
     return has_own(callback, _BATCH_HOOKS)
 
 
 def may_read_logs(callback: Any, hooks: tuple[str, ...]) -> bool:
-    """Whether it reads the logs of batches, in functions of these names; a progress bar's are
-    rank 0's."""
+    """Whether a callback may read the logs of batches in methods of these names. A progress bar
+    does not count: it shows rank 0's."""
     if not _is_own(callback):
         return has_own(callback, hooks)
     kind = type(callback).__name__
@@ -53,7 +53,7 @@ def _is_own(callback: Any) -> bool:
 
 
 def has_own(callback: Any, names: tuple[str, ...]) -> bool:
-    """Whether its class has functions of its own in the place of the empty ones of `names`."""
+    """Whether its class overrides one of the empty methods `names`."""
     kind = type(callback)
     return any(
         getattr(kind, hook, None) is not getattr(base, hook, None)
@@ -67,8 +67,8 @@ _LOOKS_AT_ROWS = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_transfor
 
 
 def sums_rows(optimizer: Any, modules: tuple[str, ...]) -> bool:
-    """Whether it makes the same update of rows whose duplicates are summed: one of `modules`, which
-    are Keras's. See optimizers.average_in."""
+    """Whether an optimizer of Keras, in one of `modules`, updates the same if duplicate rows are
+    summed before. See optimizers.average_in."""
     if any(getattr(optimizer, name, None) for name in _LOOKS_AT_ROWS):
         return False
     own = type(optimizer).__module__
@@ -77,22 +77,22 @@ def sums_rows(optimizer: Any, modules: tuple[str, ...]) -> bool:
 
 
 def is_keras_layer(layer: Any) -> bool:
-    """Whether its class is Keras's own, or TensorFlow's."""
+    """Whether the class of a layer is Keras's or TensorFlow's."""
     return type(layer).__module__.partition(".")[0] in ("keras", "tf_keras", "tensorflow")
 
 
 def is_tf_keras(model: Any) -> bool:
-    """Whether it is tf_keras's, and not Keras 3's."""
+    """Whether it belongs to tf_keras rather than Keras 3."""
     return any(kind.__module__.startswith("tf_keras.") for kind in type(model).__mro__)
 
 
 def has_summed_states(metric: Any) -> bool:
-    """Whether its class is Keras's own: of all of these tf.distribute adds up the states, too."""
+    """Whether a metric's class is Keras's; tf.distribute sums the states of all of these, too."""
     return type(metric).__module__.startswith(("keras.src.metrics.", "tf_keras.src.metrics."))
 
 
 def of_code(code: types.CodeType, plain: Callable[[Any], str]) -> list[Any]:
-    """What two ranks' functions are compared by: nothing else looks at a function's code."""
+    """The digest by which ranks compare a function; nothing else reads a function's code."""
     constants = [
         of_code(one, plain) if isinstance(one, types.CodeType) else plain(one)
         for one in code.co_consts

@@ -1,11 +1,12 @@
-"""Logs of a batch for callbacks: all ranks' where a callback looks at them, else never exchanged.
+"""Logs of a batch for callbacks: exchanged between ranks only if a callback reads them.
 
-Most functions that Keras calls after each batch only count or take the time. Whether one reads its
-logs cannot be told before, so it is given a dict that finds out: at the first look at a value the
-ranks exchange theirs. A look may come on one rank only, or in one batch of a hundred. So where any
-callback may look, ranks meet at the end of each batch; a look is such a meeting, too, only earlier,
-and one that says so: then all exchange, and go on to the next meeting. The batch has ended once
-nobody asks. After a batch that somebody has looked at, the next one's logs are exchanged at once.
+Most methods that Keras calls after each batch only count or take the time. Whether one reads its
+logs is unknown in advance, so it gets a dict that exchanges the ranks' values at the first read of
+a value. A read may happen on one rank only, or in one batch of a hundred. So, if any callback may
+read logs, the ranks synchronize at the end of each batch; a read is such a synchronization,
+only earlier, which requests the exchange: then all ranks exchange, and synchronize again. The batch
+ends when no rank requests one. After a batch whose logs were read, the next batch's logs are
+exchanged at once.
 
 Everything here runs on the thread that calls fit or evaluate, between two batches.
 """
@@ -22,11 +23,11 @@ from tensorflow.mpi._src.messaging import collectives
 
 
 class WholeLogs(dict[str, Any]):
-    """Has this rank's values until a value is looked at, then all ranks'. The keys are the same.
+    """A dict with this rank's values until one is read, then with those of all ranks.
 
     Args:
-      values: to begin with.
-      ask: called at the first look; returns all ranks' values.
+      values: this rank's.
+      ask: called at the first read; returns the values of all ranks, with the same keys.
     """
 
     def __init__(self, values: dict[str, Any], ask: Callable[[], dict[str, Any]]) -> None:
@@ -39,17 +40,17 @@ class WholeLogs(dict[str, Any]):
         return self._ask is not None
 
     def own(self) -> dict[str, Any]:
-        """What is known by now, without a look."""
+        """The current values, without an exchange."""
         return {key: dict.__getitem__(self, key) for key in dict.keys(self)}
 
     def converted(self, convert: Callable[[Any], dict[str, Any]]) -> WholeLogs:
-        """Values as Keras gives them to callbacks, those to come, too."""
+        """Converts values, present and future, as Keras does for callbacks."""
         self._convert = convert
         self._fill(self.own())
         return self
 
     def set_whole(self, whole: dict[str, Any]) -> None:
-        """These are all ranks' values; from here it is a dict like any."""
+        """Sets the values of all ranks; from here it is an ordinary dict."""
         self._ask = None
         self._fill(whole)
 
@@ -62,7 +63,7 @@ class WholeLogs(dict[str, Any]):
         if self._ask is not None:
             self.set_whole(self._ask())
 
-    def __iter__(self) -> Any:  # without it dict(logs) and f(**logs) do not ask for items
+    def __iter__(self) -> Any:  # otherwise dict(logs) and f(**logs) do not call __getitem__
         return super().__iter__()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -87,12 +88,12 @@ for _name in (
 
 
 class Batches:
-    """Those of one fit or evaluation, whose logs a callback of some rank may look at.
+    """The batches of one fit or evaluation whose logs a callback of some rank may read.
 
     Args:
-      model: which is trained or evaluated.
+      model: the model that is trained or evaluated.
       kind: "train_step" or "test_step".
-      label: the name under which the ranks meet.
+      label: the name of the exchanges.
     """
 
     def __init__(self, model: Any, kind: str, label: str) -> None:
@@ -103,13 +104,14 @@ class Batches:
         self._at_once = False  # on some rank, in the batch before
 
     def begin(self, logs: dict[str, Any], at_once: bool) -> WholeLogs:
-        """Before a batch's callbacks: what they are given for `logs`, which are this rank's.
+        """Called before a batch's callbacks; returns what they get for this rank's `logs`.
 
-        at_once: they run on another thread, from which ranks do not meet.
+        Args:
+          at_once: the callbacks run on another thread, which cannot exchange anything.
         """
-        if self._states is None:  # the first step has made them
+        if self._states is None:  # the first step has created them
             self._states = logs_of_ranks.states_of(self._model, self._kind)
-        # A callback may evaluate, and look then.
+        # A callback may call evaluate, and read the logs afterwards.
         self._values = logs_of_ranks.values_of(self._states)
         self._own, self._whole, self._looked = dict(logs), None, False
         if self._at_once or at_once:
@@ -135,7 +137,7 @@ class Batches:
         return self._whole
 
     def _meet(self, *, asks: bool, stops: bool = False) -> tuple[bool, bool]:
-        """Whether some rank stops the training, and whether one asks; if so, all exchange."""
+        """Whether a rank stops training, and whether one requested the logs; then exchanges them."""
         flags = np.array([stops, asks, self._looked], np.int32)
         met = collectives.run("allreduce", flags, f"{self._label}: stop?", op="max")
         any_stops, any_asks, self._at_once = map(bool, met)
@@ -144,10 +146,10 @@ class Batches:
         return any_stops, any_asks
 
     def settle(self) -> bool:
-        """Until no rank asks: whether the training stops on some rank."""
+        """Repeats that until no rank requests the logs; whether training stops on some rank."""
         while True:
             kept = self._given()
-            waits = kept is not None and kept.is_unseen  # a callback has kept it, to look later
+            waits = kept is not None and kept.is_unseen  # a callback has kept it, to read it later
             self._looked |= waits
             stops, asked = self._meet(
                 asks=waits and self._whole is None,
@@ -159,27 +161,27 @@ class Batches:
                 return stops
 
     def end(self) -> bool:
-        """After a batch's callbacks: whether the training stops, alike on all ranks."""
+        """Called after a batch's callbacks; whether training stops, the same on all ranks."""
         self.leave()
         return self.settle()
 
     def leave(self) -> None:
-        """Its callbacks run no more; one of them has raised, if `end` is not called."""
-        if self in _open:  # not if the ranks could not meet before them
+        """The batch's callbacks have ended; without a call of `end`, one has raised."""
+        if self in _open:  # not if the exchange before them failed
             _open.remove(self)
 
 
-_open: list[Batches] = []  # whose callbacks run; a callback may train or evaluate, too
+_open: list[Batches] = []  # batches whose callbacks run; a callback may train or evaluate, too
 
 
 def before_call() -> None:
-    """All ranks begin another call in a callback: one of them may look at its logs before."""
+    """All ranks begin another call in a callback; one of them may read its logs before."""
     if _open:
         _open[-1].settle()
 
 
 def passing_on(original: Any) -> Any:
-    """Wraps the function that makes callbacks' logs of a step's."""
+    """Wraps the function that converts a step's logs for callbacks."""
 
     def convert(logs: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(logs, WholeLogs):
@@ -190,7 +192,7 @@ def passing_on(original: Any) -> Any:
 
 
 def showing_own(original: Any) -> Any:
-    """Wraps what a progress bar does after a batch: it shows rank 0's, or what others asked for."""
+    """Wraps a progress bar's method: it shows rank 0's values, or those already exchanged."""
 
     def update(self: Any, batch: Any, logs: Any = None) -> Any:
         return original(self, batch, logs.own() if isinstance(logs, WholeLogs) else logs)

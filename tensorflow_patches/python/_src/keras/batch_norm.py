@@ -1,8 +1,8 @@
-"""Batch normalization by the moments of the whole batch, where ranks have parts of one.
+"""Batch normalization by the moments of the whole batch, of which each rank has a part.
 
-Each rank hands in how many numbers it has of a channel, their sum and the sum of their squares, in
-one operation for a layer; the way back is one more. So uneven parts, masks and ranks without a
-sample need no word of their own, and a step is one process's (docs/decisions/073).
+For each channel the ranks add up the count of numbers, their sum and the sum of their squares, in
+one operation per layer; the backward pass takes one more. So uneven parts, masks and ranks without
+samples need no special case, and a step equals one process's (docs/decisions/073).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WAY_OUT = f"For the whole batch's set {_SWITCH}=1, or give layers synchronized=
 
 
 class Moments(NamedTuple):
-    """Mean and variance of each channel, and of how many numbers they are: that is float64."""
+    """Mean and variance of each channel, and the count of numbers, which is float64."""
 
     mean: Any
     variance: Any
@@ -47,12 +47,12 @@ def over_ranks(own_moments: Any) -> Any:
 def of_layer(
     layer: Any, inputs: Any, axes: Sequence[int], mask: Any = None, own: Any = None
 ) -> Moments | None:
-    """What a layer normalizes `inputs` by in training, as with keepdims.
+    """The moments by which a layer normalizes `inputs` in training, with keepdims.
 
-    None: moments that it computes itself. In a step that is looked at their count is None.
+    None if the layer should compute them itself. In an analyzed step their count is None.
 
     Args:
-      own: makes this rank's Moments, where these are not to be computed here.
+      own: computes this rank's Moments, if they should not be computed here.
     """
     import tensorflow as tf
 
@@ -68,10 +68,10 @@ def of_layer(
 
 
 def _is_traced(layer: Any) -> bool:
-    """Whether a step is only looked at, in which the layer looks at each sample for itself.
+    """Whether a step is only analyzed, and the layer counts as independent for each sample.
 
-    That all ranks' samples make its moments is seen to elsewhere. Not in predict, whose steps know
-    of no parts, and not of virtual batches, which lie across parts: these are seen as they are.
+    Its moments are made from all ranks' samples elsewhere. Not in predict, whose steps have no
+    parts, and not for virtual batches, which cross parts: these are analyzed as they are.
     """
     part, call = batch.current(), calls.innermost()
     if part is None or part.look is None or _has_virtual_batches(layer):
@@ -80,7 +80,7 @@ def _is_traced(layer: Any) -> bool:
 
 
 def _constants(layer: Any, inputs: Any, axes: Sequence[int]) -> Moments:
-    """In a step that is looked at: moments that are the same on every rank."""
+    """Moments for an analyzed step, as constants on every rank."""
     import tensorflow as tf
 
     look = batch.current().look
@@ -91,7 +91,7 @@ def _constants(layer: Any, inputs: Any, axes: Sequence[int]) -> Moments:
         moving = [unwrap.tf_variable(v) for v in (layer.moving_mean, layer.moving_variance)]
 
         def gradient(*upstream: Any) -> Any:
-            # Of parts that are not equal it is told by what follows how these count in it.
+            # For unequal parts, the ops that follow decide how the parts are weighted.
             what = f"a gradient of samples by way of the moments of layer '{layer.name}'"
             look.whys.append(Why(what))
             return tf.zeros_like(x)
@@ -107,7 +107,7 @@ def _has_virtual_batches(layer: Any) -> bool:
 
 
 def _is_of_all_ranks(layer: Any) -> bool:
-    """Whether the layer normalizes by all ranks' samples. By those of a part: says so, once."""
+    """Whether the layer normalizes by all ranks' samples; if by a part, says so once."""
     part = batch.current()
     if group.size == 1 or scope.is_replicated_step() or (part is not None and part.is_whole):
         return False
@@ -151,7 +151,7 @@ def _why_not(layer: Any, asked: bool) -> str:
 
 
 def _of_part(x: Any, axes: Sequence[int], mask: Any) -> Moments:
-    """Of this rank's samples; where there are none, any numbers."""
+    """The moments of this rank's samples; arbitrary if it has none."""
     import tensorflow as tf
 
     if mask is None:
@@ -170,15 +170,15 @@ def _of_part(x: Any, axes: Sequence[int], mask: Any) -> Moments:
 
 
 def combined(own: Moments, label: str) -> Moments:
-    """The moments of all ranks' numbers, from those of each; differentiable, as often as one likes.
+    """The moments of all ranks' numbers, from those of each; differentiable to any order.
 
-    In float64, in which E[x^2] - E[x]^2 loses nothing that float32 could show.
+    In float64, so that E[x^2] - E[x]^2 loses nothing that float32 could show.
     """
     import tensorflow as tf
 
     weight, count = scope.current_weight(), own.count
     as_now = scope.also_later()
-    # A rank without numbers counts as zeros, whatever it has.
+    # A rank without numbers contributes zeros, even if it has NaN.
     counts = tf.cast(tf.reduce_any(count > 0), tf.float32)
 
     @tf.custom_gradient
@@ -196,7 +196,7 @@ def combined(own: Moments, label: str) -> Moments:
 
     @tf.custom_gradient
     def back(mean: Any, square: Any, all_counts: Any) -> Any:
-        """What flows back to this rank's moments, which later is averaged with its weight."""
+        """The gradient of this rank's moments, which is later averaged with the rank's weight."""
         with as_now():
             found = averaging.average_of_upstream(
                 [mean, square], ["sum", "squares"], f"{label} gradient", weight
@@ -213,7 +213,7 @@ def combined(own: Moments, label: str) -> Moments:
     mean = tf.cast(own.mean, tf.float64)
     square = tf.cast(own.variance, tf.float64) + tf.square(mean)
     mean, square, all_counts = whole(mean, square)
-    variance = tf.nn.relu(square - tf.square(mean))  # rounded, it may be less than 0
+    variance = tf.nn.relu(square - tf.square(mean))  # rounding may make it negative
     return Moments(
         tf.cast(mean, own.mean.dtype),
         tf.cast(variance, own.variance.dtype),

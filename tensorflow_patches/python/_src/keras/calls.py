@@ -1,7 +1,7 @@
-"""Which of fit, evaluate and predict a thread is in, and of which model.
+"""The call of fit, evaluate or predict that a thread is in, and its model.
 
-What only such a call should do (meetings at its callbacks, a word on how its batches were split)
-asks here: a script that drives a CallbackList itself runs a loop of its own.
+Code that should run only in such a call (exchanges at its callbacks, a line about how batches are
+divided) asks here: a script that drives a CallbackList itself runs its own loop.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Call:
     def __init__(self, kind: str, model: Any) -> None:
         self.kind = kind
         self.model = model
-        self.spec: Any = None  # of the batches that it iterates
-        self.label = ""  # under which the ranks have met at its beginning
-        self.unbuilt = False  # the model had no variables then
+        self.spec: Any = None  # the spec of the batches that it iterates
+        self.label = ""  # the name of the exchange at its beginning
+        self.unbuilt = False  # whether the model had no variables then
 
 
 class _Calls(threading.local):
@@ -44,20 +44,20 @@ def in_fit() -> bool:
 
 
 def innermost() -> Call | None:
-    """The call that this thread is in; None in a loop of the script's own."""
+    """The call that this thread is in; None in a loop of the script."""
     return _calls.stack[-1] if _calls.stack else None
 
 
 def note_data(spec: Any) -> None:
-    """The innermost call iterates batches of `spec`."""
+    """Records that the innermost call iterates batches of `spec`."""
     call = innermost()
     if call is not None and call.spec is None:
         call.spec = spec
 
 
 def used_by(call: Call) -> str:
-    """By which kind of call the batches will be used that are being made: fit makes its
-    validation's, too, once it has its own."""
+    """The kind of call that will use the batches being made: fit also makes those of its
+    validation, after its own."""
     return "evaluate" if call.spec is not None and call.kind == "fit" else call.kind
 
 
@@ -94,12 +94,11 @@ def wrap(kind: str) -> Callable[[Any], Any]:
 
 
 def _tell(call: Call, error: Exception) -> None:
-    """What this rank's part of the data has raised is raised nowhere else: the others hear of it.
+    """Reports an error that this rank's part of the data has raised to the other ranks.
 
-    Where batches are meetings they have heard of it there (failures.py). Else they wait for this
-    rank's gradients, or train on until they do. A meeting that they are not at ends their wait, as
-    that of ranks that wait for one another, and names what it is about. Ranks that have all met the
-    same error meet there.
+    If ranks exchange something for each batch, they know already (failures.py). Otherwise they wait
+    for this rank's gradients, now or soon. An exchange that they do not take part in ends their
+    wait, as a deadlock, and names the error. If all ranks have the same error, they meet there.
     """
     if call.spec is None or group.size == 1 or "IteratorGetNext" not in str(error):
         return
@@ -110,7 +109,7 @@ def _tell(call: Call, error: Exception) -> None:
 
 
 def called(kind: str, model: Any) -> str:
-    """For people: "fit() of model 'm'"."""
+    """For users: "fit() of model 'm'"."""
     return f"{kind}() of model '{getattr(model, 'name', '')}'"
 
 

@@ -1,7 +1,7 @@
 """Keras 3 on ranks: each trains, evaluates and predicts on its part of the data (data/feeds.py).
 
-Every kind of input that Keras 3 takes becomes a tf.data.Dataset in TFEpochIterator; there it is
-split. The steps that Keras makes from train_step and test_step are wrapped where it makes them.
+TFEpochIterator turns every kind of input into a tf.data.Dataset, which is divided there. The steps
+that Keras makes from train_step and test_step are wrapped where it makes them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _is_arrays(x: Any = None, y: Any = None, sample_weight: Any = None, **_: Any
 
 
 def _step(spec: Any) -> plan.Step | None:
-    """What will be done with batches of `spec`; its model gets its variables before."""
+    """The step for batches of `spec`; creates the model's variables before."""
     call = calls.innermost()
     if call is None or group.size == 1:
         return None
@@ -66,7 +66,7 @@ def is_fresh(model: Any, call: str) -> bool:
 
 
 def has_own_loop(model: Any, call: str, base: Any) -> bool:
-    """Whether the script makes the function that iterates the batches, and not the class `base`."""
+    """Whether the script, and not the class `base`, makes the function that iterates batches."""
     makers = ("make_train_function", "make_test_function") if call != "predict" else ()
     return any(getattr(type(model), name) is not getattr(base, name) for name in makers)
 
@@ -91,7 +91,7 @@ def _take_shard(iterator: Any) -> None:
     )
     dataset, adapter = iterator._distributed_dataset, iterator.data_adapter
     if not isinstance(dataset, tf.data.Dataset):
-        return  # a strategy without replicas, or one that was made before TensorFlow was hooked
+        return  # a strategy without replicas, or one that was created before TensorFlow was hooked
     kind, num_batches, made = type(adapter).__name__, adapter.num_batches, _made(adapter)
     feed = feeds.shard_of(
         feeds.Given(
@@ -116,7 +116,7 @@ def _take_shard(iterator: Any) -> None:
 
 
 def watching(get: Any) -> Any:
-    """Of PyDatasetAdapter.get_tf_dataset, which asks for batches to see what they are."""
+    """Wraps PyDatasetAdapter.get_tf_dataset, which reads batches to find their structure."""
 
     def get_tf_dataset(self: Any) -> Any:
         if not feeds.takes_parts():
@@ -132,7 +132,7 @@ def watching(get: Any) -> Any:
 
 
 def _made(adapter: Any) -> python_batches.Batches | None:
-    """Who makes the batches of a PyDataset, in the place of Keras's own workers."""
+    """Makes the batches of a PyDataset, in place of Keras's own workers."""
     watched = getattr(adapter, "_tf_mpi_watched", None)
     if watched is None:
         return None
@@ -151,7 +151,7 @@ def _made(adapter: Any) -> python_batches.Batches | None:
 
 
 def _array_sizes(adapter: Any) -> set[int] | None:
-    """The numbers of samples that batches of arrays have; None for other inputs."""
+    """The possible numbers of samples of a batch of arrays; None for other inputs."""
     arrays = hooking.used("keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter")
     if not isinstance(adapter, arrays):
         return None
@@ -173,12 +173,12 @@ def built_on_part(build: Any) -> Any:
     def maybe_build(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
         if iterator is None:
             return build(self, iterator=iterator, data_batch=data_batch)
-        feeds.wrap_steps(self)  # fit or evaluate has just made it
+        feeds.wrap_steps(self)  # fit or evaluate has just created it
         _build_states(self, getattr(iterator._distributed_dataset, "element_spec", None))
         if self._distribute_strategy is None:
             return build(self, iterator=iterator, data_batch=data_batch)
-        # Keras would build it from the first batch, which is a shard here. It takes that batch, and
-        # what shuffles is an order further when it is iterated again.
+        # Keras would build it from the first batch, which is a shard here. It reads that batch, so
+        # a shuffle is one order further when it is iterated again.
         for _, _, batches in iterator:
             next(batches, None)
             break
@@ -199,10 +199,10 @@ def built_before_predict(make: Any) -> Any:
 
 
 def _build_states(model: Any, shard: Any) -> None:
-    """Makes variables before the first step, where Keras would make them inside it.
+    """Creates variables before the first step, which Keras creates inside the step.
 
-    Ranks would evaluate and predict with values of their own. A traced step that may have to leave
-    the metrics as they are must know their values before; an eager one would compute its first
+    Otherwise ranks would evaluate and predict with their own values, a traced step that must leave
+    metrics unchanged would not know their values, and an eager step would compute its first
     gradient from weights that are not synchronized yet.
     """
     import tensorflow as tf
@@ -220,5 +220,5 @@ def _build_states(model: Any, shard: Any) -> None:
         strategy = model._distribute_strategy
         with strategy.scope() if strategy is not None else contextlib.nullcontext():
             model._symbolic_build(data_batch=present)
-    except Exception as error:  # a model that only real tensors can build: its first step does
+    except Exception as error:  # only real tensors can build this model, so its first step does
         log.debug(f"model '{model.name}' is built by its first step: {error}")

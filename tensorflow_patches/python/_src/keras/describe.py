@@ -1,8 +1,8 @@
-"""What a program does with Keras, as lines that ranks can compare: model, optimizer, loss, call.
+"""Describes a program's use of Keras (model, optimizer, loss, call) as lines that ranks compare.
 
-A line is [key, what it is called, value], all texts. The key has no names that Keras has numbered,
-which differ where a rank has made other models before. Values hold no addresses. Initial weights
-and seeds are left out: weights become rank 0's. What cannot be described is left out.
+A line is [key, name for users, value], all strings. Keys contain no names that Keras has numbered,
+which differ if a rank has created other models before. Values contain no addresses. Initial weights
+and seeds are left out, because weights become rank 0's. So is what cannot be described.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tensorflow.mpi._src.keras import adapters
 
 Line = tuple[str, str, str]
 
-_LONG = 100  # letters of a value that is shown whole
+_LONG = 100  # the longest value that is shown whole
 _DEEPEST = 12
-_ATTRIBUTE = "attribute"  # the key of what only a class of the script's own may hold differently
-# Functions as they were when they were first seen: later they may hold what a rank has noted.
+_ATTRIBUTE = "attribute"  # the key of attributes that may differ by rank in a class of the script
+# Functions as first seen: later they may contain what a rank has recorded.
 _functions: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-# In configurations: names, and what does not matter once weights are rank 0's.
+# Left out of configurations: names, and what does not matter once weights are rank 0's.
 _EXCLUDED = {"name", "seed", "build_config", "registered_name", "shared_object_id", "iterations"}
 
 
 def plain(value: Any, depth: int = 0) -> str:
-    """`value` as text: equal for equal values on all ranks, whatever their order and address."""
+    """`value` as text: equal for equal values, independent of order and addresses."""
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
         return repr(value)
     if depth > _DEEPEST:
@@ -62,7 +62,7 @@ def _is_excluded(key: str, value: Any) -> bool:
 
 
 def _array(value: Any) -> Any:
-    """A NumPy array or a tensor with values; None of others."""
+    """A NumPy array or an eager tensor as text; None for others."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value
     if hasattr(value, "_numpy_internal") and value.dtype.is_numpy_compatible:
@@ -92,7 +92,7 @@ def _of_callable(function: Any, depth: int) -> str:
 
 
 def _of_function(inner: Any, code: types.CodeType, depth: int) -> list[Any]:
-    """Its code, defaults, and what it closes over."""
+    """Its code, defaults, and closure."""
     held = [adapters.of_code(code, plain), plain(getattr(inner, "__defaults__", None), depth + 1)]
     held.append(plain(getattr(inner, "__kwdefaults__", None), depth + 1))
     for cell in getattr(inner, "__closure__", None) or ():
@@ -117,7 +117,9 @@ def _config(value: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return value.get_config()
-    except Exception:  # the script's own class, or one that cannot be serialized: by its class
+    except (
+        Exception
+    ):  # described by its class: a class of the script, or one that cannot be serialized
         return None
 
 
@@ -135,7 +137,7 @@ def _lines(key: str, called: str, value: Any) -> Iterator[Line]:
 
 
 def of_model(model: Any) -> list[Line]:
-    """The layers in their order, how they are connected, and what they have adapted to."""
+    """The layers in order, their connections, and what they have adapted to."""
     found = [("model", "the model's class", type(model).__qualname__)]
     layers = _layers(model)
     found.append(("layers", "the number of layers", str(len(layers))))
@@ -156,12 +158,12 @@ def of_model(model: Any) -> list[Line]:
 
 
 def of_names(model: Any) -> list[Line]:
-    """The names of what is trained, by which ranks meet, if the model is built."""
+    """The names of trained variables, by which ranks average, if the model is built."""
     if not model.built:
         return []
     try:
         names = [getattr(weight, "path", weight.name) for weight in model.trainable_weights]
-    except ValueError:  # of tf_keras, a Sequential that its first step will build
+    except ValueError:  # a Sequential of tf_keras that its first step will build
         return []
     called = "the names of the weights (numbered by the layers that were made before)"
     return [("names", called, plain(names))]
@@ -172,12 +174,12 @@ def _layers(model: Any) -> list[Any]:
 
 
 def _is_path(value: Any) -> bool:
-    """What an own class was made with may name this rank's folder."""
+    """Whether a value is a path: arguments of a script's class may name this rank's folder."""
     return isinstance(value, str) and "/" in value
 
 
 def _layer_config(layer: Any) -> Any:
-    if hasattr(layer, "layers"):  # a model inside: its layers have lines of their own
+    if hasattr(layer, "layers"):  # a nested model: its layers have their own lines
         return {"trainable": layer.trainable}
     config = _config(layer)
     if config is None:
@@ -186,7 +188,7 @@ def _layer_config(layer: Any) -> Any:
     if not adapters.is_keras_layer(layer):
         shown = {name: one for name, one in shown.items() if not _is_path(one)}
     function = getattr(layer, "function", None)
-    if callable(function):  # of a Lambda, whose configuration has it marshalled
+    if callable(function):  # a Lambda: its configuration contains marshalled code
         shown["function"] = _of_callable(function, 0)
     return shown
 
@@ -213,7 +215,7 @@ def _edges(key: str, called: str, model: Any) -> Iterator[Line]:
 
 
 def _held(key: str, called: str, layer: Any) -> Iterator[Line]:
-    """What a layer has adapted to, or was made with: arrays, tables; of own classes numbers too."""
+    """A layer's arrays and tables, as from adapt(); for classes of the script also numbers."""
     own = not adapters.is_keras_layer(layer)
     kind = _ATTRIBUTE if own else "state"
     for name, value in sorted(vars(layer).items()):
@@ -225,7 +227,7 @@ def _held(key: str, called: str, layer: Any) -> Iterator[Line]:
 
 
 def identity(layer: Any) -> list[Any]:
-    """Another one where a layer may have to be described anew; cheap."""
+    """A cheap value that changes if a layer may need a new description."""
     found = [id(layer), bool(getattr(layer, "trainable", True))]
     for name, value in vars(layer).items():
         if name == "lookup_table" and hasattr(value, "resource_handle"):
@@ -242,7 +244,7 @@ def _table(table: Any) -> str:
 
 
 def is_attribute(key: str) -> bool:
-    """Whether a line is of what an own class holds, which may well be the rank's own affair."""
+    """Whether a line is an attribute of a script's class, which may legitimately differ."""
     return f" {_ATTRIBUTE} " in key
 
 
@@ -250,7 +252,7 @@ def is_attribute(key: str) -> bool:
 
 
 def of_training(model: Any) -> list[Line]:
-    """What compile() was given."""
+    """The arguments of compile()."""
     found: list[Line] = []
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
@@ -275,10 +277,10 @@ _GIVEN = ("y", "sample_weight", "validation_data")
 def of_call(
     kind: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> list[Line]:
-    """The arguments of fit or evaluate that decide what all ranks do."""
+    """The arguments of fit or evaluate that must be the same on all ranks."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
-    except (TypeError, ValueError):  # the function itself will complain
+    except (TypeError, ValueError):  # the function itself will raise
         return []
     bound.apply_defaults()
     given = bound.arguments
@@ -291,5 +293,5 @@ def of_call(
 
 
 def shown(value: str) -> str:
-    """`value` for people."""
+    """`value` for users."""
     return value if len(value) <= _LONG else f"{value[:_LONG]}… ({_short(value)})"

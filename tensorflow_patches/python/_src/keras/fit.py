@@ -1,15 +1,15 @@
-"""Keras's fit, evaluate and predict: what all ranks must know or decide alike, besides gradients.
+"""Keras's fit, evaluate and predict: what ranks must share besides gradients.
 
-- Before the first step, evaluation or prediction, and after a restore, rank 0's weights, slots and
-  counters are every rank's.
-- Metrics and losses are those of all ranks' data, so that History, EarlyStopping, ReduceLROnPlateau
-  and ModelCheckpoint see the same values everywhere.
-- If a callback stops the training on one rank, it stops on all.
+- Before the first step, evaluation or prediction, and after a restore, all ranks get rank 0's
+  weights, slots and counters.
+- Metrics and losses are those of all ranks' data, so History, EarlyStopping, ReduceLROnPlateau and
+  ModelCheckpoint see the same values everywhere.
+- If a callback stops training on one rank, training stops on all.
 - Batch-norm statistics are averaged before they are saved or evaluated.
 - A step that trains without averaging anything is an error.
 
-Of Keras 3, and of tf_keras (tf_keras/training.py). The functions here run on the
-thread that calls fit, at points that all ranks pass.
+For Keras 3, and for tf_keras (tf_keras/training.py). The functions run on the thread that calls
+fit, at points that all ranks pass.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _evaluations = itertools.count(1)
 _epoch_ends = itertools.count(1)
 _predictions = itertools.count(1)
 _inside = threading.local()
-_READS_TEST = "_tf_mpi_read_test"  # on a CallbackList
+_READS_TEST = "_tf_mpi_read_test"  # attribute of a CallbackList
 
 _READ_HOOKS = {
     "train_step": ("on_batch_end", "on_train_batch_end"),
@@ -41,19 +41,19 @@ _READ_HOOKS = {
 
 
 class _Fit:
-    """One call of fit on this rank; its CallbackList holds it."""
+    """One call of fit on this rank; referenced by its CallbackList."""
 
     def __init__(self) -> None:
         self.name = f"fit {next(_fits)}"
         self.batches = itertools.count(1)
         self.agree_on_each_batch = False
-        self.read: batch_logs.Batches | None = None  # whose logs a callback may look at
+        self.read: batch_logs.Batches | None = None  # batches whose logs a callback may read
         self.gradients = _averaged_gradients()
         self.weights: list[int] | None = None  # digests at the start; None: not built yet
 
 
 def fit_begins(callbacks: Any) -> None:
-    """After every callback's on_train_begin, so after BackupAndRestore."""
+    """Called after every callback's on_train_begin, and so after BackupAndRestore."""
     if calls.innermost() is None:
         return  # the script drives its callbacks itself
     own_updates.mark_checked()
@@ -73,7 +73,7 @@ def fit_begins(callbacks: Any) -> None:
 
 
 def _meet(label: str, model: Any, flags: Any = None) -> list[Any]:
-    """All ranks begin the same: synchronizes what is new or restored; every rank's `flags`."""
+    """Synchronizes variables that are new or restored; returns all ranks' `flags`. Collective."""
     batch_logs.before_call()
     everyone = control_plane.headers(label, [initial_broadcast.changed(), flags])
     initial_broadcast.before_model_runs(
@@ -95,7 +95,7 @@ def with_whole_logs(step: str) -> Any:
         def batch_end(self: Any, batch: Any, logs: Any = None) -> Any:
             if calls.innermost() is not None:
                 presence.stepped(int(batch) + 1)
-            # One that the script drives may have none; tf_keras's then lacks the name, too.
+            # If the script drives it, there may be none; tf_keras's then lacks the attribute.
             model = getattr(self, "model", None)
             if model is None:
                 return original(self, batch, logs)
@@ -105,7 +105,7 @@ def with_whole_logs(step: str) -> Any:
                 return original(self, batch, logs)
             hook = "_async_train" if step == "train_step" else "_async_test"
             try:
-                # Not held here: logs that outlive their callbacks are kept by one.
+                # Not stored here: if logs outlive the callbacks, a callback has kept them.
                 result = original(self, batch, batches.begin(logs, getattr(self, hook, False)))
             except BaseException:
                 batches.leave()
@@ -127,7 +127,7 @@ def _read_now(callbacks: Any, step: str) -> batch_logs.Batches | None:
 
 
 def _variables(model: Any) -> list[Any]:
-    """Weights, slots and counters that exist by now; a metric's state is each rank's own."""
+    """Weights, slots and counters that exist so far; not metrics, whose state differs by rank."""
     found = [*model.weights] if model.built or getattr(model, "inputs", None) else []
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
@@ -142,7 +142,7 @@ def _numpy(variable: Any) -> Any:
 
 
 def _digest(variable: Any) -> int:
-    """Of its value on this rank; of a large one without a copy of it."""
+    """The digest of a variable's value on this rank; a large one is not copied."""
     large = large_variables.eager_variable(unwrap.tf_variable(variable))
     return control_plane.digest(_numpy(variable)) if large is None else large.digest()
 
@@ -173,9 +173,9 @@ def _averaged_gradients() -> int:
 
 
 def _check_averaged(fit: _Fit, model: Any) -> None:
-    """After the first batch: an optimizer that none of the hooks reaches is not trained in silence.
+    """After the first batch: raises if nothing was averaged, because no hook reaches the optimizer.
 
-    A script that calls collectives of its own knows what it does.
+    Not for a script that calls collectives itself.
     """
     moments = any(hasattr(layer, "_tf_mpi_synchronized") for layer in states.batch_norms(model))
     if (
@@ -186,7 +186,7 @@ def _check_averaged(fit: _Fit, model: Any) -> None:
     ):
         return
     weights = _trainable_digests(model)
-    if moments:  # all ranks', so these meet; or what was averaged was nothing else
+    if moments:  # no variables on any rank, or something else was averaged
         everyone = control_plane.headers(f"{fit.name}: weights after a step", weights)
         if all(theirs == weights for theirs in everyone):
             return
@@ -203,7 +203,7 @@ def _check_averaged(fit: _Fit, model: Any) -> None:
 
 
 def epoch_ends(callbacks: Any) -> None:
-    """After every callback's on_epoch_end."""
+    """Called after every callback's on_epoch_end."""
     fit: _Fit | None = callbacks.__dict__.get("_tf_mpi_fit")
     if fit is not None:
         _agree_on_stop(f"{fit.name} epoch", callbacks.model)
@@ -237,7 +237,7 @@ def _use_begins(label: str, model: Any, flags: Any = None) -> list[Any]:
 
 
 def use_ends(callbacks: Any) -> None:
-    """At the end of evaluate and predict: what its first step has built was not synchronized."""
+    """At the end of evaluate and predict: reports variables that the first step has built."""
     call = calls.innermost()
     if call is None or not call.unbuilt:
         return
@@ -255,12 +255,12 @@ def use_ends(callbacks: Any) -> None:
 
 
 def compiling_nothing(supports_jit: Any) -> Any:
-    """Before TensorFlow 2.20 compiled steps are not averaged: jit_compile="auto" is then False."""
+    """Before TensorFlow 2.20, makes jit_compile="auto" False: compiled steps are not averaged."""
     return lambda model: False
 
 
 def over_ranks(original: Any) -> Any:
-    """Wraps the method that makes logs of metrics.
+    """Wraps the method that makes logs from metrics.
 
     It runs once at the end of an epoch of fit, and of an evaluation, on all ranks.
     """
@@ -286,10 +286,10 @@ def over_ranks(original: Any) -> Any:
 
 
 def synchronize_states(model: Any, label: str) -> None:
-    """State that steps change on each rank, as batch-norm's moving averages, becomes the mean.
+    """Averages state that steps change on each rank, such as batch-norm's moving averages.
 
-    Only what differs between ranks is touched. Weights that differ, which averaging would have kept
-    equal, are rank 0's again; more than rounding is an error.
+    Only variables that differ between ranks are changed. Weights that differ, although averages
+    should keep them equal, are reset to rank 0's; a difference beyond rounding is an error.
     """
     import numpy as np
 
@@ -299,7 +299,7 @@ def synchronize_states(model: Any, label: str) -> None:
     states = [*trained, *(v for v in model.non_trainable_weights if _is_float(v))]
     everyone = control_plane.headers(label, [_digest(variable) for variable in states])
     if any(len(theirs) != len(everyone[0]) for theirs in everyone):
-        return  # not one model: a rank has built more of it
+        return  # a rank has built more of the model
     differing = [i for i in range(len(states)) if len({theirs[i] for theirs in everyone}) > 1]
     if not differing:
         return
@@ -320,7 +320,7 @@ def _is_float(variable: Any) -> bool:
 
 
 def _check_numbers(variable: Any, parts: list[Any], label: str) -> None:
-    """Not a number on all ranks is what one process would have; on some is a fault of theirs."""
+    """NaN on every rank matches one process; NaN on some ranks is an error."""
     import numpy as np
 
     faulty = [np.isnan(part.astype(np.float64)) for part in parts]
@@ -341,7 +341,7 @@ def _check_rounding(variable: Any, parts: list[Any], label: str) -> None:
     first = parts[0].astype(np.float64)
     for rank, part in enumerate(parts[1:], start=1):
         ours = part.astype(np.float64)
-        same = (ours == first) | np.isnan(first)  # where one is NaN, so is the other
+        same = (ours == first) | np.isnan(first)  # NaN is in the same places in both
         with np.errstate(invalid="ignore"):
             distance = np.where(same, 0, np.abs(ours - first) / np.maximum(1, np.abs(first)))
         if not np.max(distance, initial=0) <= 1e-3:

@@ -1,7 +1,7 @@
-"""A model's random generators (dropout, augmentation) where each rank's draws are its own.
+"""A model's random generators (dropout, augmentation) if each rank makes its own draws.
 
-With TF_MPI_SHARD=off, one seed on all ranks would draw the same mask for other samples. Else
-random/own_rows.py tells of each draw what it is for, and the generators go on alike.
+With TF_MPI_SHARD=off, one seed on all ranks would draw the same mask for different samples.
+Otherwise random/own_rows.py decides for each draw, and the generators stay in the same state.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from tensorflow.mpi._src.random import entropy
 from tensorflow.mpi._src.runtime import group
 from tensorflow.mpi._src.variables import states
 
-_JUMP_ATTRIBUTE = "_tf_mpi_drawing"  # on a generator's variable
+_JUMP_ATTRIBUTE = "_tf_mpi_drawing"  # attribute of a generator's variable
 
 
 def jump_by_rank(model: Any) -> None:
-    """Called at the start of fit: each rank draws from another part of their sequence."""
+    """Called at the start of fit: each rank draws from another part of the sequence."""
     import numpy as np
 
     if entropy.is_shared():
         return
     try:
         variables = getattr(model, "non_trainable_variables", ())
-    except ValueError:  # of tf_keras, a Sequential that its first step will build
+    except ValueError:  # a Sequential of tf_keras that its first step will build
         return
     for variable in variables:
         if not states.is_random_state(getattr(variable, "path", "")) or hasattr(

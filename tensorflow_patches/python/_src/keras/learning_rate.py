@@ -1,8 +1,7 @@
 """TF_MPI_BATCH=per-rank:linear or :sqrt: a larger learning rate for the larger batch.
 
-An optimizer that `fit` trains with computes its updates with the learning rate times a factor. What
-the script, its schedules and its callbacks see, set and save is the rate without it, so it is
-never applied twice.
+In `fit` an optimizer computes its updates with the learning rate times a factor. The script, its
+schedules and callbacks see, set and save the rate without the factor, so it is never applied twice.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ _FACTOR = "_tf_mpi_learning_rate_factor"
 
 
 def is_scaled() -> bool:
-    """Whether learning rates are multiplied by anything."""
+    """Whether learning rates are scaled."""
     return config.rate_scale() != "none"
 
 
 def factor() -> float:
-    """What learning rates are multiplied by."""
+    """The factor for learning rates."""
     scaling = {"none": 1.0, "linear": float(group.size), "sqrt": math.sqrt(group.size)}
     return scaling[config.rate_scale()]
 
 
 def fit_begins(callbacks: Any) -> None:
-    """Before a CallbackList's on_train_begin."""
+    """Called before a CallbackList's on_train_begin."""
     model = callbacks.model
     optimizers = _with_inner(getattr(model, "optimizer", None))
     if all(hasattr(optimizer, _FACTOR) for optimizer in optimizers):
@@ -49,13 +48,13 @@ def _with_inner(optimizer: Any) -> list[Any]:
 
 
 def scaled(optimizer: Any, rate: Any) -> Any:
-    """`rate` as `optimizer` updates by it, if an update is under way."""
+    """`rate` with the factor, if an update of `optimizer` is under way."""
     own = vars(optimizer).get(_FACTOR)
     return rate if own is None or not keras_optimizers.is_updating() else rate * own
 
 
 def scaling(rate: Any) -> Any:
-    """Of the method or property by which an optimizer asks for its rate."""
+    """Wraps the method or property that returns an optimizer's rate."""
     if isinstance(rate, property):
         return property(scaling(rate.fget), rate.fset)
     return lambda self, *args: scaled(self, rate(self, *args))

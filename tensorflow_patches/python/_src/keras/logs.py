@@ -1,7 +1,7 @@
-"""Logs of an epoch, an evaluation, or a batch: those of all ranks' data.
+"""Logs of an epoch, an evaluation, or a batch, for all ranks' data.
 
-A metric's result is made of the sum of its states over ranks; what a step returns besides is the
-mean of the ranks' values, weighted by the samples of the batch, or their sum
+A metric's result is computed from the sum of its states over ranks. Other values that a step
+returns are the ranks' mean, weighted by the samples of the batch, or their sum
 (global_batch/results.py).
 """
 
@@ -16,11 +16,11 @@ from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.variables import unwrap
 
 States = list[tuple[Any, str]]
-_WEIGHTS = "_tf_mpi_weights"  # on a model: of the last batch, by the kind of step
+_WEIGHTS = "_tf_mpi_weights"  # attribute of a model: weights of the last batch, by the kind of step
 
 
 def take_weight(model: Any, kind: str, logs: Any) -> None:
-    """After each step: removes from its logs what results.noted has put there."""
+    """After each step: removes the weight that results.noted has put into its logs."""
     if type(logs) is not dict:
         return
     weight = logs.pop(results.WEIGHT, None)
@@ -28,17 +28,17 @@ def take_weight(model: Any, kind: str, logs: Any) -> None:
 
 
 def sum_metrics(model: Any, kind: str, label: str) -> None:
-    """A metric's state becomes what one process has that has seen all ranks' data.
+    """Sets the states of metrics to those of one process that has seen all ranks' data.
 
-    It stays so until the next reset, which fit and evaluate do before they go on. If steps follow
-    before that, as after an evaluation in the middle of an epoch, each rank adds to that sum, and
-    the next one counts it once.
+    They stay so until the next reset, by fit and evaluate. If steps follow before that, as after an
+    evaluation in the middle of an epoch, each rank adds to that sum, and the next call counts it
+    once.
     """
     _assign(_over_ranks(states_of(model, kind), label))
 
 
 def sum_states(states: States, label: str) -> None:
-    """As sum_metrics, of metrics of no model: variables, and how, as _over_ranks has it."""
+    """As sum_metrics, for metrics without a model: variables with their `how` of _over_ranks."""
     found: dict[int, tuple[Any, str]] = {}
     for variable, how in states:
         found.setdefault(id(variable), (variable, how))
@@ -53,7 +53,7 @@ def _assign(totals: list[tuple[Any, Any]]) -> None:
 
 @contextlib.contextmanager
 def _summed_metrics(states: States, values: list[Any], label: str) -> Iterator[None]:
-    """Inside, metrics have the sums over ranks of `values`."""
+    """Inside, the states of metrics are the sums of `values` over ranks."""
     totals = _over_ranks(states, label, values)
     now = [_numpy(variable) for variable, _ in totals]
     for variable, total in totals:
@@ -66,7 +66,7 @@ def _summed_metrics(states: States, values: list[Any], label: str) -> Iterator[N
 
 
 def states_of(model: Any, kind: str) -> States:
-    """The metrics' variables, and how those of the ranks become one: see _over_ranks."""
+    """The metrics' variables, and how to combine those of the ranks: see _over_ranks."""
     found: dict[int, tuple[Any, str]] = {}
     now = plan.current(model, kind)
     everything = now is not None and now.is_whole
@@ -80,14 +80,14 @@ def states_of(model: Any, kind: str) -> States:
 
 
 def values_of(states: States) -> list[Any]:
-    """Tensors, and what of each is the ranks' sum already.
+    """The values as tensors, and the part of each that is already a sum over ranks.
 
-    A variable that changes later leaves them as they are.
+    Later changes of the variables do not affect them.
     """
     from tensorflow.python.ops import gen_resource_variable_ops as ops
 
     plain = [unwrap.tf_variable(variable) for variable, _ in states]
-    # A tenth of what read_value takes, after each batch.
+    # Takes a tenth of the time of read_value, after each batch.
     return [
         (
             ops.read_variable_op(variable.handle, variable.dtype),
@@ -104,10 +104,10 @@ def _has_numbers(variable: Any) -> bool:
 def _over_ranks(
     states: States, label: str, taken: list[Any] | None = None
 ) -> list[tuple[Any, Any]]:
-    """Variables, and their values over all ranks, of `taken`: values_of at another time.
+    """Variables, and their values over all ranks, from `taken`, an earlier result of values_of.
 
-    How: "sum" or "mean"; by the variable's aggregation, as in tf.distribute. If that is neither, or
-    the metric has seen the whole batch on every rank ("alike"), rank 0's is every rank's.
+    `how` is "sum" or "mean", by the variable's aggregation, as in tf.distribute. If it is neither,
+    or the metric has seen the whole batch on every rank ("alike"), rank 0's value is used.
     """
     import numpy as np
 
@@ -150,7 +150,7 @@ def _numpy(variable: Any) -> Any:
 
 
 def returned(model: Any, kind: str, logs: Any, label: str) -> Any:
-    """The logs that a step of all ranks' samples returns; metrics have their sums by now.
+    """The logs of a step on all ranks' samples; metrics contain their sums already.
 
     Args:
       kind: "train_step" or "test_step".
@@ -189,7 +189,7 @@ def _result(source: results.Source) -> Any:
 
 
 def _together(parts: list[tuple[Any, Any]], is_sum: bool) -> Any:
-    """Of the ranks' weights and values; what is the same on all of them stays as it is."""
+    """Combines the ranks' (weight, value) pairs; equal values are left unchanged."""
     import numpy as np
 
     values = [value for weight, value in parts if weight > 0] or [parts[0][1]]
@@ -218,7 +218,7 @@ def _replaced(logs: Any, found: dict[tuple[str, ...], Any], path: tuple[str, ...
 def of_batch(
     model: Any, kind: str, logs: dict[str, Any], states: States, values: list[Any], label: str
 ) -> dict[str, Any]:
-    """The logs of a batch of all ranks' samples; `logs` and `values` are this rank's."""
+    """The logs of a batch for all ranks' samples; `logs` and `values` are this rank's."""
     with _summed_metrics(states, values, f"{label} metrics"):
         known = model.get_metrics_result()
         if set(known) == set(logs):

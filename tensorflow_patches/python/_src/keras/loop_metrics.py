@@ -1,14 +1,13 @@
-"""Metrics of a loop of the script's own over a dataset that is divided among the ranks.
+"""Metrics in a loop of the script over a dataset that is divided among the ranks.
 
-Each rank adds its part's samples to a metric's state. When the loop has come to the end of the
-dataset, which all ranks do together, having as many batches, the states become those of all ranks:
-sums over samples are added up, and of what a batch adds once (a mean of it, a count of batches) the
-ranks' mean is taken. Which they are is told by what the metric's update assigns, looked at in a
-graph that never runs. A loop in a tf.function does so in its graph, behind the loop. So what is
-read after the loop, on one rank or on all, is a plain read of one process's value.
+Each rank adds the samples of its part to a metric's state. When the loop reaches the end of the
+dataset, which all ranks reach after the same number of batches, the states are combined: sums over
+samples are added up; values that grow once per batch (a mean, a count of batches) become the ranks'
+mean. The analysis of the metric's update, in a graph that never runs, decides which. For a loop in
+a tf.function this happens in its graph, after the loop. So a read after the loop, on one rank or on
+all, returns one process's value.
 
-What is read before the end, and a metric whose state is anything else, is of this rank's part: then
-the user hears so.
+A read before the end, or a metric with other state, sees this rank's part only; a line says so.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import group, log, threads
 from tensorflow.mpi._src.variables import unwrap
 
-# Of what a batch adds once, as a mean of it, one process has the ranks' mean.
+# What grows once per batch, such as a mean of it, is in one process the ranks' mean.
 _HOW = {True: "mean", False: "sum"}
-_UNSUMMED = "_tf_mpi_unsummed"  # on a graph: ids of metrics that it updates
-_LOOPS = "_tf_mpi_loops"  # ... and its loops, so that what it reads lives as long
+_UNSUMMED = "_tf_mpi_unsummed"  # attribute of a graph: ids of metrics that it updates
+_LOOPS = "_tf_mpi_loops"  # ... and its loops, to keep what it reads alive
 _ends = itertools.count(1)
 _numbers = itertools.count(1)
 _local = threading.local()  # .updating: a metric; .loop: a _Loop
@@ -44,10 +43,10 @@ class _Noted:
     """A metric that a loop has updated.
 
     Attributes:
-      number: in the order in which the program updates metrics.
-      states: see logs.sum_states; None if they cannot be told from what updates do.
-      in_function: the loop is in a tf.function.
-      forms: of the arguments that it was updated with.
+      number: its index, in the order in which the program updates metrics.
+      states: see logs.sum_states; None if the analysis of its updates failed.
+      in_function: whether the loop is in a tf.function.
+      forms: the forms of the arguments of its updates.
     """
 
     number: int
@@ -60,16 +59,15 @@ _updated: weakref.WeakKeyDictionary[Any, _Noted] = weakref.WeakKeyDictionary()
 
 
 class _Loop:
-    """A loop in a function over this rank's part, which is being traced.
+    """A loop over this rank's part, in a function that is being traced.
 
-    A function that it calls may have been traced before, so any metric that is known by now may be
-    updated in it.
+    It may call functions that were traced before, so it may update any metric known so far.
     """
 
     def __init__(self) -> None:
-        self.graph = _graph()  # around it
+        self.graph = _graph()  # the enclosing loop
         self.first = len(self.graph.get_operations())
-        # By metric: what its states hold before the loop, by variable.
+        # By metric: the values of its states before the loop, by variable.
         self.before: dict[int, tuple[Any, dict[int, Any]]] = {}
         for metric in list(_updated):
             self.note(metric)
@@ -81,7 +79,7 @@ class _Loop:
             self.before[id(metric)] = (metric, values)
 
     def updated(self) -> list[tuple[Any, dict[int, Any]]]:
-        """The metrics that it updates, with what their states held; once it is traced."""
+        """The metrics that it updates, with their earlier states; valid after tracing."""
         added = states.assigned(self.graph, self.graph.get_operations()[self.first :])
         changed = {id(handle) for handle, _ in added}
         return [
@@ -92,21 +90,21 @@ class _Loop:
 
 
 def _has_own_loop() -> bool:
-    """Whether this thread runs what the script has written, and not a step of Keras's fit."""
+    """Whether this thread runs a loop of the script, and not a step of Keras's fit."""
     if calls.innermost() is not None or batch.current() is not None:
         return False
     return not scope.is_on_part() and not scope.is_replicated_step()
 
 
 def updated(original: Any) -> Any:
-    """Wraps a metric class's update_state: notes metrics that such a loop updates."""
+    """Wraps a metric class's update_state: records metrics that such a loop updates."""
 
     @hooking.without_autograph
     @functools.wraps(original)
     def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         function = hooking.with_callers_autograph(original)
         loop = getattr(_local, "loop", None)
-        # A class calls that which it is made of, of the same metric.
+        # A subclass calls its base class's update_state on the same metric.
         if not (loop or _open) or not _has_own_loop() or getattr(_local, "updating", None) is self:
             return function(self, *args, **kwargs)
         if self not in _updated:
@@ -131,7 +129,7 @@ def _note(metric: Any, args: Any, kwargs: Any, in_function: bool) -> None:
     added = metrics.adds(metric, args, kwargs)
     if added is None and adapters.has_summed_states(metric):
         added = [(variable, False) for variable in metric.variables]
-    # What it does not add to is another metric's that it is made of, or does not change.
+    # A variable that it does not add to belongs to a nested metric, or does not change.
     hows = added and [(one, _HOW[once]) for one, once in added if once is not None]
     if noted is None:
         _updated[metric] = _Noted(next(_numbers), hows, in_function, {form})
@@ -143,7 +141,7 @@ def _note(metric: Any, args: Any, kwargs: Any, in_function: bool) -> None:
 
 
 def read(original: Any) -> Any:
-    """Wraps a metric class's result: says where it is of a part."""
+    """Wraps a metric class's result: says if it covers this rank's part only."""
 
     @hooking.without_autograph
     @functools.wraps(original)
@@ -156,7 +154,7 @@ def read(original: Any) -> Any:
 
 
 def _graph() -> Any:
-    """That which this thread adds operations to; None in eager code."""
+    """The graph to which this thread adds operations; None in eager code."""
     import tensorflow as tf
 
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
@@ -194,7 +192,7 @@ def begun(original: Any) -> Any:
 
 
 def at_end(original: Any) -> Any:
-    """Wraps OwnedIterator.__next__: the end of a part of a dataset, in eager code, is a meeting."""
+    """Wraps OwnedIterator.__next__: in eager code the end of a part is collective."""
 
     @functools.wraps(original)
     def following(self: Any) -> Any:
@@ -212,8 +210,7 @@ def at_end(original: Any) -> Any:
 
 
 def _of_all_ranks(label: str) -> list[tuple[Any, str]]:
-    """States of metrics, in the order of the program; without those that a rank's garbage collector
-    has taken."""
+    """States of metrics, in program order, without those that a rank has garbage-collected."""
     mine = {
         noted.number: noted.states
         for noted in list(_updated.values())
@@ -224,7 +221,7 @@ def _of_all_ranks(label: str) -> list[tuple[Any, str]]:
 
 
 def in_function(original: Any) -> Any:
-    """Wraps what AutoGraph makes of a loop over a dataset in a function."""
+    """Wraps AutoGraph's implementation of a loop over a dataset in a function."""
 
     @hooking.without_autograph
     @functools.wraps(original)
@@ -249,9 +246,10 @@ def in_function(original: Any) -> Any:
 
 
 def _sum_in_graph(noted: _Noted, before: dict[int, Any], done: set[int]) -> None:
-    """What the loop has added to states becomes what it has added on all ranks.
+    """Replaces what the loop has added to states by what it has added on all ranks.
 
-    done: ids of variables, of metrics that this one is made of.
+    Args:
+      done: ids of variables of nested metrics that are done already.
     """
     import tensorflow as tf
 

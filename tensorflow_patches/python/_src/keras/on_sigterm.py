@@ -1,8 +1,8 @@
-"""TF_MPI_SAVE_ON_SIGTERM: where a rank is told to end in fit, the model is saved before all end.
+"""TF_MPI_SAVE_ON_SIGTERM: if a rank receives SIGTERM in fit, the model is saved before all end.
 
-The ranks agree after each step whether one was told: so they end after the same one, and rank 0 has
-what all have. Then each ends as SIGTERM ends a process, for the launcher to see; with exit code 1
-where rank 0 could not save.
+The ranks agree after each step whether one has received it, so they end after the same step. Then
+each ends as SIGTERM ends a process, which the launcher sees; with exit code 1 if rank 0 could not
+save.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.presence import watch
 from tensorflow.mpi._src.runtime import group, log
 
-_told = False  # this rank was
-_meets = False  # the ranks will meet once more in this fit
+_told = False  # whether this rank has received SIGTERM
+_meets = False  # whether the ranks will synchronize once more in this fit
 
 
 def install() -> None:
@@ -57,7 +57,7 @@ def _end() -> None:
 
 
 def _is_ours(callbacks: Any) -> bool:
-    """Not one that the script drives itself."""
+    """Whether a CallbackList belongs to Keras's fit, and is not driven by the script."""
     return "_tf_mpi_fit" in callbacks.__dict__
 
 
@@ -81,7 +81,9 @@ def stop_together(callbacks: Any) -> None:
     model = callbacks.model
     fit.synchronize_states(model, f"{name}: SIGTERM")
     is_saved = group.rank != 0 or _save(model)
-    if all(control_plane.headers(f"{name}: saved", is_saved)):  # none ends rank 0 while it saves
+    if all(
+        control_plane.headers(f"{name}: saved", is_saved)
+    ):  # so that no rank ends rank 0 while it saves
         _end()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -90,16 +92,16 @@ def stop_together(callbacks: Any) -> None:
 
 
 def _save(model: Any) -> bool:
-    """Whether it could, which it says."""
+    """Saves the model, and says so; returns whether it could."""
     folder = config.get("TF_MPI_SAVE_ON_SIGTERM")
-    # tf_keras's format that has the optimizer is TensorFlow's, of several files.
+    # In tf_keras only TensorFlow's format, with several files, contains the optimizer.
     older = adapters.is_tf_keras(model)
     path = os.path.join(folder, "model" if older else "model.weights.h5")
     try:
         os.makedirs(folder, exist_ok=True)
         if older:
             model.save_weights(path)
-        else:  # a job that is killed meanwhile leaves the former one as it was
+        else:  # if the job is killed meanwhile, the former file is intact
             model.save_weights(new := os.path.join(folder, "new.weights.h5"))
             os.replace(new, path)
     except Exception as error:

@@ -1,11 +1,11 @@
 """Keras optimizers average their gradients at their outermost update call.
 
-They update variables with assign ops, so no decorated optimizer op sees their gradients: the
-average is an IdentityN (average/carrier.py), whose kernel is decorated. Every path of an update
-begins in one or two methods; the outermost call of any of them, in the class
-itself or in a subclass's override, averages all gradients in one op before anything else sees
-them: clipping, accumulation, unscaling and the check for finite values then decide alike on all
-ranks. Covers Keras 3 on the TensorFlow backend, and tf_keras's current and legacy optimizers.
+They update variables with assign ops, so no decorated optimizer op sees their gradients; the
+average is an IdentityN (average/carrier.py), whose kernel is decorated. Every update begins in one
+of a few methods. The outermost call of any of them, in the class itself or in a subclass's
+override, averages all gradients in one op before anything else sees them, so clipping,
+accumulation, unscaling and the check for finite values have the same outcome on all ranks. For
+Keras 3 on the TensorFlow backend, and for tf_keras's current and legacy optimizers.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from tensorflow.mpi._src.variables import initial_broadcast, naming, unwrap
 
 _OLDEST_KERAS = (3, 10)
 
-_inside = threading.local()  # .on: an update is under way on this thread
+_inside = threading.local()  # .on: whether an update is under way on this thread
 _labels_lock = threading.Lock()
-# Of gradients that are alike on all ranks: the optimizers that have them, in the order in which the
-# program first updates with each.
+# Optimizers whose gradients are the same on all ranks, in the order of their first updates.
 _label_users: dict[str, list[weakref.ref[Any]]] = collections.defaultdict(list)
 
 
@@ -39,29 +38,29 @@ def is_updating() -> bool:
     return getattr(_inside, "on", False)
 
 
-# Packages and modules whose own optimizers, unless they clip, update alike whether or not the
-# duplicate rows of a sparse gradient were summed. tf_keras's sum them after they have clipped.
+# Packages and modules whose own optimizers, unless they clip, update the same whether or not the
+# duplicate rows of a sparse gradient were summed. tf_keras's sum them after clipping.
 _SUM_ROWS = ("keras.src.optimizers.sgd",)
 _TF_KERAS_SUM_ROWS = ("tf_keras.src.optimizers.", "tensorflow.python.keras.optimizer_v2.")
 
 
 def averaging_lists(original: Any) -> Any:
-    """Of Keras 3's apply(grads, trainable_variables=None)."""
+    """Wraps Keras 3's apply(grads, trainable_variables=None)."""
     return _averaging(functools.partial(_averaged_lists, _SUM_ROWS), _unsupported(), original)
 
 
 def averaging_pairs(original: Any) -> Any:
-    """Of Keras 3's apply_gradients(grads_and_vars, ...)."""
+    """Wraps Keras 3's apply_gradients(grads_and_vars, ...)."""
     return _averaging(functools.partial(_averaged_pairs, _SUM_ROWS), _unsupported(), original)
 
 
 def averaging_tf_keras(original: Any) -> Any:
-    """Of apply_gradients(grads_and_vars, ...) of tf_keras and tensorflow.python.keras."""
+    """Wraps apply_gradients(grads_and_vars, ...) of tf_keras and tensorflow.python.keras."""
     return _averaging(functools.partial(_averaged_pairs, _TF_KERAS_SUM_ROWS), None, original)
 
 
 def passes_gradients_unaveraged(train_step: Any) -> Any:
-    """Wraps Keras's own step: to the optimizer, as they were taken."""
+    """Wraps Keras's own step, which passes gradients to the optimizer unchanged."""
 
     def step(self: Any, data: Any) -> Any:
         with scope.averaging_follows():
@@ -71,9 +70,9 @@ def passes_gradients_unaveraged(train_step: Any) -> Any:
 
 
 def unless_averaged(original: Any) -> Any:
-    """The sum over a strategy's replicas, of which there is one, joins all gradients in one op.
+    """Skips the sum over a strategy's replicas, of which there is one, for averages.
 
-    With it, no variable would be updated before the last average is there.
+    That sum joins all gradients, so no variable would be updated before the last average is done.
     """
 
     def sum_over_replicas(self: Any, grads_and_vars: Any) -> Any:
@@ -90,9 +89,9 @@ def unless_averaged(original: Any) -> Any:
 
 @functools.cache
 def _unsupported() -> str | None:
-    """Why this Keras 3 cannot be averaged, with the way out, or None.
+    """Why this Keras 3 is not supported, with the remedy; None if it is.
 
-    An update says so, and not the import: `import tensorflow` imports Keras, used or not.
+    Raised by an update rather than the import, as `import tensorflow` imports Keras, used or not.
     """
     backend = hooking.used("keras.src.backend.config:backend")
     version = hooking.version_of("keras")
@@ -111,7 +110,7 @@ def _unsupported() -> str | None:
 
 
 def _averaging(average: Callable[..., Any], reason: str | None, original: Any) -> Any:
-    """A method in which an update begins: averages first. `reason`: why that cannot be."""
+    """Wraps a method that begins an update: averages first. `reason`: why it is unsupported."""
 
     def update(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(_inside, "on", False) or not hooks.active:
@@ -160,7 +159,7 @@ def _averaged(
 ) -> list[Any]:
     """The gradients averaged over ranks; None stays None.
 
-    A strategy counts a tensor that its replicas share once, so they share its average, too.
+    A strategy counts a tensor that its replicas share once, so they share its average.
     """
     replica = _replica()
     if replica is None:
@@ -173,12 +172,12 @@ def _averaged(
     return list(averages)
 
 
-# By optimizer, what a strategy's first replica was handed in the last step, and its averages.
+# By optimizer: the gradients of a strategy's first replica in the last step, and their averages.
 _first_replicas: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def _replica() -> int | None:
-    """The number of the strategy's replica that this thread is; None if there is only one."""
+    """The number of this thread's replica in the strategy; None if there is only one."""
     from tensorflow.python.distribute import distribute_lib
     from tensorflow.python.framework import tensor_util
 
@@ -195,8 +194,8 @@ def _averages(
 ) -> list[Any]:
     """The gradients averaged over ranks; None stays None.
 
-    A sparse gradient stays sparse, its rows those of one process, which squares each by itself and
-    takes the norm of all: their duplicates are summed only where nobody can tell.
+    A sparse gradient stays sparse, with one process's rows: it squares each row separately, and
+    takes the norm of all. Duplicates are summed only if that makes no difference.
     """
     from tensorflow.python.framework import indexed_slices, ops, tensor
 
@@ -205,7 +204,7 @@ def _averages(
         return grads
     no_variable = any(isinstance(variable, tensor.Tensor) for variable in variables)
     if len(grads) != len(variables) or no_variable:
-        return grads  # the optimizer says what is wrong with that
+        return grads  # the optimizer raises an error for it
     names = [_path(variables[i]) for i in present]
     averaged = list(grads)
     done = dict.fromkeys(present, False)
@@ -234,7 +233,7 @@ def _path(variable: Any) -> str:
 
 
 def _label(optimizer: Any, names: list[str], grads: list[Any]) -> str:
-    """Under which the ranks meet: the same on all ranks, whatever else each of them trains."""
+    """The label of the averages: the same on all ranks, whatever else each of them trains."""
     what = "; ".join(f"{name} {grad.dtype.name}" for name, grad in zip(names, grads))
     key = f"{type(optimizer).__name__} {zlib.crc32(what.encode()):08x}"
     with _labels_lock:
@@ -246,7 +245,7 @@ def _label(optimizer: Any, names: list[str], grads: list[Any]) -> str:
 
 
 def _synchronize(optimizer: Any, variables: list[Any]) -> None:
-    """Before the first step with these variables, rank 0's values become every rank's."""
+    """Gives all ranks rank 0's values before the first step with these variables."""
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
 

@@ -1,8 +1,8 @@
 """Whether all ranks run one program: compared when fit, evaluate or predict begins.
 
-Ranks with two architectures, two losses or two vocabularies would share one set of weights and
-say nothing. The first difference is an error that has both ranks' values. What a layer or model of
-the script's own class holds besides its configuration may be the rank's own affair: a line.
+Ranks with different architectures, losses or vocabularies would silently share one set of weights.
+The first difference is an error with both ranks' values. Other attributes of a layer or model of
+the script's own class may legitimately differ; for these there is a line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from tensorflow.mpi._src.variables import initial_broadcast
 
 _numbers = itertools.count(1)
 _KEPT = "_tf_mpi_described"
-_RATE = "optimizer learning_rate"  # a variable of Keras 3's optimizers, and as such synchronized
+_RATE = (
+    "optimizer learning_rate"  # a variable of Keras 3's optimizers, synchronized with the others
+)
 
 
 def wrap(kind: str) -> Callable[[Any], Any]:
@@ -51,7 +53,7 @@ def _compare(kind: str, model: Any, arguments: list[describe.Line]) -> None:
     label = f"program {next(_numbers)}: {kind}"
     mine = [_digest(lines), _digest(_without_rate(lines)), bool(initial_broadcast.changed())]
     everyone = control_plane.headers(label, mine)
-    restored = any(theirs[2] for theirs in everyone)  # rank 0's count, the rate with them
+    restored = any(theirs[2] for theirs in everyone)  # rank 0's counters, and the rate with them
     if all(theirs[restored] == everyone[0][restored] for theirs in everyone):
         return
     lines = _without_rate(lines) if restored else lines
@@ -68,7 +70,7 @@ def _without_rate(lines: list[describe.Line]) -> list[describe.Line]:
 
 
 def _architecture(model: Any) -> list[describe.Line]:
-    """Described once, as long as it has the same layers, which hold the same and train or not."""
+    """The description of the model, cached while its layers and their state are unchanged."""
     key = [part for layer in model._flatten_layers() for part in describe.identity(layer)]
     kept = vars(model).get(_KEPT)
     if kept is None or kept[0] != key:
@@ -78,7 +80,7 @@ def _architecture(model: Any) -> list[describe.Line]:
 
 
 def _tell(kind: str, model: Any, everyone: list[dict[str, tuple[str, str]]]) -> None:
-    """Raises for the first difference from rank 0; says one where ranks may differ."""
+    """Raises for the first difference from rank 0; prints a line where ranks may differ."""
     first = everyone[0]
     for rank, theirs in enumerate(everyone):
         for key in [*first, *(key for key in theirs if key not in first)]:

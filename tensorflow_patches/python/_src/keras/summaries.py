@@ -1,4 +1,4 @@
-"""tf.summary in a train_step or test_step: rank 0 writes, and knows its part of the batch."""
+"""tf.summary in a train_step or test_step: rank 0 writes values of its part of the batch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tensorflow.mpi._src.runtime import log
 
 
 def noting_part(write: Any) -> Any:
-    """tf.summary.scalar, image, ... all call it; what they make when it is asked for is a function,
-    of which nothing is known."""
+    """Wraps the function that tf.summary.scalar, image, ... call. If they pass a function that
+    makes the value later, nothing is known of it."""
 
     @functools.wraps(write)
     def saying(tag: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -31,7 +31,7 @@ def _is_of_part(value: Any) -> bool:
         return False
     if id(value) in part.results:
         return True
-    return hasattr(value, "op") and part.kind(value) is not kinds.Kind.CONST  # or it is not known
+    return hasattr(value, "op") and part.kind(value) is not kinds.Kind.CONST  # or unknown
 
 
 def _say(tag: Any) -> None:
