@@ -137,7 +137,7 @@ class Batches:
         return self._whole
 
     def _meet(self, *, asks: bool, stops: bool = False) -> tuple[bool, bool]:
-        """Whether a rank stops training, and whether one requested the logs; then exchanges them."""
+        """Whether a rank stops training, and whether one requests the logs, which are exchanged."""
         flags = np.array([stops, asks, self._looked], np.int32)
         met = collectives.run("allreduce", flags, f"{self._label}: stop?", op="max")
         any_stops, any_asks, self._at_once = map(bool, met)
