@@ -11,8 +11,18 @@ from reference import reference
 from tiers import full
 
 WHOLE = "so every rank computes whole batches"
-PART = "computes it of its part of the batch only"
+PART = "so each rank computes it from its own batch"
 OF_PART = "normalizes by the moments of each rank's part of the batch"
+
+# What needs the whole batch in custom steps that gather nothing.
+REASONS = (
+    "the loss whose gradient it takes (Sqrt in whole_batch.py:",
+    "the metric 'right' (MatMul in whole_batch_said.py:",
+    "the value assigned to 'queue/kept' depends on several samples at once",
+    "a loss that depends on gradients depends on several samples at once",
+    "the Python number 'turn' depends on several samples at once, or cannot be analyzed",
+    "To share the work, keep it in a tf.Variable, or turn off run_eagerly",
+)
 
 
 # What the quick tier trains with: some losses, custom steps and metrics.
@@ -69,6 +79,8 @@ def test_custom_steps_that_gather_nothing_get_whole_batches(
         assert_close(run.results[0][case], expected, 1e-5)
     # One line per model.
     assert [text.count(WHOLE) for text in run.stderr] == [6, *[0] * (ranks - 1)]
+    if not mode:
+        assert not [why for why in REASONS if why not in run.stderr[0]]
 
 
 # Normalization by a batch's moments. In these cases every rank computes whole batches: predict that
