@@ -68,7 +68,8 @@ def all_reduce_n():
                 equal(b, np.full((2, 2), -2 * fold(RANKS)), 1e-6)
     equal(ddl.all_reduce_n(mine, op="sum")[0], np.full(3, RANKS.sum()), 1e-6)
     raises(ValueError, lambda: ddl.AllReduceN(mine, "max"), "op='max'; accepted: sum, avg")
-    raises(ValueError, lambda: ddl.AllReduceN(mine, check=2.0), "check=2.0: from 0 to 1")
+    refused = "check=2.0 is not accepted; accepted: from 0 to 1"
+    raises(ValueError, lambda: ddl.AllReduceN(mine, check=2.0), refused)
 
 
 @check

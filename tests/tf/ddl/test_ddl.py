@@ -122,7 +122,10 @@ def test_unsupported_options_of_horovodrun_are_named(became):
     assert became[LINES[8]][0] == "exit 2" and "-np and a command" in became[LINES[8]][2]
     assert became[LINES[9]][0] == "exit 0"
     assert "Available: TensorFlow, Keras; MPI" in became[LINES[9]][2]
-    assert "--jsrun is not supported: start the ranks with jsrun itself" in became[LINES[21]][2]
+    assert (
+        "horovodrun --jsrun is not supported: start the ranks with jsrun itself"
+        in became[LINES[21]][2]
+    )
     assert "tensorflow.mpi's horovodrun, with Horovod 0.28.1's API" in became[LINES[22]][2]
 
 

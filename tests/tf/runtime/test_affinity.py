@@ -66,7 +66,7 @@ def test_unbound_ranks_share_the_cores(launch, scripts, np):
 def test_idle_cores_are_reported_with_the_mpirun_option(
     monkeypatch, ranks, own, packages, quota, way
 ):
-    """With two threads per core, as `_told` reads them."""
+    """With two threads per core, as `_topology_value` reads them."""
     of_core = [package for package, number in enumerate(packages) for _ in range(number)]
 
     def told(processor, what):
@@ -75,7 +75,7 @@ def test_idle_cores_are_reported_with_the_mpirun_option(
 
     process = SimpleNamespace(cores=lambda: set(range(2 * len(of_core))))
     library = SimpleNamespace(topology=lambda: (0, ranks, 0, ranks, 1), quota_cores=lambda: quota)
-    monkeypatch.setattr(cores, "_told", told)
+    monkeypatch.setattr(cores, "_topology_value", told)
     monkeypatch.setattr(cores, "c_api", library)
     monkeypatch.setattr(cores, "watch", SimpleNamespace(started_by=lambda: process))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(2 * own)))

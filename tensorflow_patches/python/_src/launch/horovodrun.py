@@ -16,7 +16,7 @@ _UNSUPPORTED = {
     "host_discovery_script": "elastic training is not supported; start a fixed number of ranks "
     "with -np",
     "autotune": "there is no autotuning",
-    "use_jsrun": "start the ranks with jsrun itself",
+    "jsrun": "start the ranks with jsrun itself",
 }
 
 
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-np", dest="max_np", type=int, help=refused)
     add("--host-discovery-script", dest="host_discovery_script", help=refused)
     add("--autotune", dest="autotune", action="store_true", help=refused)
-    add("--jsrun", dest="use_jsrun", action="store_true", help=refused)
+    add("--jsrun", dest="jsrun", action="store_true", help=refused)
     add("program", nargs=argparse.REMAINDER, help="the command that each rank runs")
     return parser
 
