@@ -168,7 +168,8 @@ def test_the_image_is_built_from_files_of_the_tree():
     known = subprocess.run(
         [ROOT / "install.sh", "--help"], capture_output=True, text=True, check=True
     ).stdout
-    for option in re.findall(r"--[a-z-]+", f"{install} {re.search(r'# INSTALL:.*', IMAGE)}"):
+    (comment,) = re.findall(r"^# INSTALL:.*", IMAGE, re.M)
+    for option in re.findall(r"--[a-z-]+", f"{install} {comment}"):
         assert re.search(rf"^  (--\w+, )?{option}\b", known, re.M), option
     venv = options[options.index("--venv") + 1]
     assert ("COPY", f"--from=build {venv} {venv}") in found
