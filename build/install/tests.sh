@@ -37,6 +37,7 @@ install_test_tools() {
     minor=$(grep -o '^[0-9]*\.[0-9]*' <<<"$version")
     # tf_keras before 2.19 cannot be seeded on Python 3.12, where its randint(1, 1e9) is an error.
     [[ $(version_of "$python") != 3.12 || ! $minor =~ ^2\.1[678]$ ]] || minor=2.19
+    [[ $minor != 2.22 ]] || minor=2.21 # there is no tf_keras 2.22
     grep -q "^tf_keras==$minor\." "${apart[1]}" || apart=("tf_keras==$minor.*")
     # TensorFlow 2.20 allows any protobuf, but its write_graph fails with version 7.
     [[ $minor != 2.20 ]] || apart+=("protobuf<7")

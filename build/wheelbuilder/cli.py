@@ -125,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     flavour.add_argument(
         "--tensorflow",
         metavar="VERSION",
-        help="build for an older TensorFlow, which must have a folder in third_party/tensorflow",
+        help="build for another TensorFlow, which must have a folder in third_party/tensorflow",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 

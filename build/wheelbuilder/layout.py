@@ -89,7 +89,7 @@ class Layout:
     root: Path
     cache: Path
     flavour: Flavour = CPU
-    # An older TensorFlow; the empty string stands for the one that the wheel is developed on.
+    # Another TensorFlow; the empty string stands for the one that the wheel is developed on.
     other_version: str = ""
     # The lock of a TensorFlow that the checkout does not pin.
     lock_file: Path | None = None
@@ -103,7 +103,7 @@ class Layout:
 
     @property
     def locks(self) -> Path:
-        """Holds the locks of the version developed on, and a folder for each older version."""
+        """Holds the locks of the version developed on, and a folder for each other version."""
         return self.root / "third_party" / "tensorflow"
 
     @property

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 from standin import INIT, PATCH, VERSION, Checkout, write_official
 
 from wheelbuilder import release as release_module
@@ -170,12 +171,18 @@ def test_staging_records_whether_the_wheel_supports_compiled_steps(
     assert f"\nCOMPILED_STEPS = {compiled}\n" in (place / "facts.bzl").read_text()
 
 
-@pytest.mark.parametrize("version", ["2.16.2", "2.17.1", "2.18.1", "2.19.1", "2.20.0"])
+PINNED = sorted(
+    (path.parent.name for path in Layout.of_checkout().locks.glob("*/cpu.lock")), key=Version
+)
+
+
+@pytest.mark.parametrize("version", PINNED)
 def test_the_series_applies_to_every_pinned_version(version: str, tmp_path: Path) -> None:
     """Checks only wheels that are in the cache; `make` always applies the series."""
     layout = for_version(Layout.of_checkout(), version)
     lock = read_lock(layout.lock)
-    assert lock.version == version and len(lock.hashes) == (4 if version == "2.20.0" else 3)
+    pythons = 4 if Version(version) >= Version("2.20") else 3
+    assert lock.version == version and len(lock.hashes) == pythons
     patches = read_series(layout.patches, version)
     assert len(patches) == len(read_series(layout.patches))
     found = sorted(layout.official.glob(f"{lock.official}-{version}-*.whl"))
@@ -194,10 +201,10 @@ def test_the_series_applies_to_every_pinned_version(version: str, tmp_path: Path
 
 
 def test_the_documents_list_the_pinned_versions() -> None:
-    layout = Layout.of_checkout()
-    pinned = [path.parent.name for path in sorted(layout.locks.glob("*/cpu.lock"))]
-    pinned.append(read_lock(layout.lock).version)
-    rows = re.findall(r"^\| (\d+\.\d+\.\d+) \| ", (ROOT / "docs/versions.md").read_text(), re.M)
-    assert rows == pinned[::-1]
+    own = read_lock(Layout.of_checkout().lock).version
+    newest_first = sorted([own, *PINNED], key=Version, reverse=True)
+    number = r"\d+\.\d+\.\d+(?:rc\d+)?"
+    rows = re.findall(rf"^\| ({number}) \| ", (ROOT / "docs/versions.md").read_text(), re.M)
+    assert rows == newest_first
     (limit,) = re.findall(r"^- TensorFlow (.*\n?.*)\.$", (ROOT / "README.md").read_text(), re.M)
-    assert re.findall(r"\d+\.\d+\.\d+", limit) == pinned[::-1]
+    assert re.findall(number, limit) == newest_first
