@@ -1,6 +1,6 @@
-"""Which rule is whose: families of ops, and how one makes what is told of its output.
+"""The rule for each op: families of ops, and how the dependence of an output is computed.
 
-An op that is in no family makes it UNKNOWN, never wrong.
+The output of an op without a family is UNKNOWN, never wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _AS_IS = """
 Bitcast CheckNumerics DebugGradientIdentity EnsureShape Identity Neg PlaceholderWithDefault
 PreventGradient Snapshot StopGradient XlaSharding Conj Real Imag
 """.split()
-# Of each number by itself, or of those that stand alike in several tensors.
+# Elementwise, on one tensor or several.
 _ELEMENTWISE = """
 Abs Acos Acosh Angle Asin Asinh Atan Atanh BesselI0 BesselI0e BesselI1 BesselI1e Bucketize Ceil
 ComplexAbs Cos Cosh Dawsn Digamma Elu Erf Erfc Erfinv Exp Expint Expm1 Floor FresnelCos FresnelSin
@@ -38,7 +38,7 @@ AsString DecodeBase64 EncodeBase64 RegexFullMatch RegexReplace StaticRegexFullMa
 StaticRegexReplace StringJoin StringLength StringLower StringStrip StringToHashBucket
 StringToHashBucketFast StringToHashBucketStrong StringToNumber StringUpper Substr
 """.split()
-# Linear in the gradient that flows back, their input of this number.
+# Linear in the upstream gradient, which is the input of this number.
 _GRADIENTS = {
     **dict.fromkeys("""
     EluGrad FakeQuantWithMinMaxArgsGradient LeakyReluGrad Relu6Grad ReluGrad SeluGrad SoftplusGrad
@@ -47,7 +47,7 @@ _GRADIENTS = {
     **dict.fromkeys("InvGrad ReciprocalGrad RsqrtGrad SigmoidGrad SqrtGrad TanhGrad".split(), 1),
 }  # fmt: skip
 _REDUCTIONS = "All Any EuclideanNorm Max Mean Min Prod Sum".split()
-# Of each sample, the first dimension of these inputs: images, recurrent steps, losses.
+# Independent for each sample along the first dimension of these inputs: images, losses, …
 _LAYERS = {
     **dict.fromkeys("""
     AdjustContrastv2 AdjustHue AdjustSaturation AvgPool AvgPool3D CTCGreedyDecoder DepthToSpace
@@ -74,7 +74,7 @@ _CONVOLUTIONS = {
 _KERNEL_GRADIENTS = """
 Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter
 """.split()
-# On so many of the last dimensions.
+# On this number of the last dimensions.
 _INNER = {
     1: "BatchFFT FFT IFFT RFFT IRFFT MatrixDiag MatrixDiagV2 MatrixDiagV3 NthElement".split(),
     2: """
@@ -92,7 +92,7 @@ StatelessRandomUniformV2 StatelessTruncatedNormal StatelessTruncatedNormalV2 Tru
 StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniform StatefulUniformInt
 ParameterizedTruncatedNormal RandomPoissonV2 RandomShuffle StatefulRandomBinomial
 """.split()
-# What draws, and goes on in a sequence of its own or in that of a generator.
+# Ops that draw and advance a sequence, their own or a generator's.
 SEQUENCES = {
     *(name for name in _RANDOM if not name.startswith("Stateless")),
     *("Multinomial", "RngReadAndSkip", "RngSkip", "TfMpiRandomState"),
@@ -109,7 +109,7 @@ _LISTS: dict[str, Callable[[Node], Dependence]] = {
     "TensorListElementShape": functions.length,
     "TensorListConcatV2": functions.chained,
 }
-# Stateful, but of the same values on every rank where their inputs are.
+# Stateful, but with the same outputs on every rank for the same inputs.
 _STATEFUL = {
     *_RANDOM, "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarHandleOp", "VariableV2",
     "LookupTableFindV2", "HashTableV2", "MutableHashTableV2", "RngReadAndSkip", "Multinomial",
@@ -120,17 +120,17 @@ _NO_LOOPS = {"Enter", "Exit", "Merge", "NextIteration", "RefEnter", "RefMerge"}
 
 
 def is_end(op: object) -> bool:
-    """Whether what goes into it is not looked at: a loop of compat.v1 leads to itself."""
+    """Whether its inputs are not followed: a loop of compat.v1 leads back to itself."""
     return getattr(op, "type", "") in _NO_LOOPS
 
 
 def is_drawn(op: Any) -> bool:
-    """Whether its mark says all that there is to know of it."""
+    """Whether its mark describes it completely."""
     return op.type == "Identity" and _drawn(op) is not None
 
 
 def of_node(node: Node) -> Dependence:
-    """What its output is."""
+    """The dependence of the node's output."""
     name, deps = node.type, node.deps
     if name in _SOURCES:
         return _constant(node)
@@ -158,7 +158,7 @@ def of_node(node: Node) -> Dependence:
         return made.padded_words(node)
     for worst in (Kind.MIXED, Kind.UNKNOWN):
         if any(one.base is worst for one in deps):
-            # What is divided by may be the larger of a sum and a constant.
+            # The divisor may be the maximum of a sum and a constant.
             return rule(node) if rule in _QUOTIENTS else Dependence(worst)  # type: ignore[misc]
     if any(one.base is Kind.GRADIENT for one in deps):
         alone = all(one.base is Kind.GRADIENT or one.is_const for one in deps)
@@ -173,7 +173,7 @@ def of_node(node: Node) -> Dependence:
 
 
 def _drawn(op: Any) -> Dependence | None:
-    """Of this rank's rows of what is drawn for the whole batch."""
+    """The dependence of this rank's rows of a draw for the whole batch."""
     mark = drawn_mark(op)
     if mark is None:
         return None
@@ -184,7 +184,7 @@ def _drawn(op: Any) -> Dependence | None:
 
 
 def _is_of_one(node: Node) -> bool:
-    """Whether its inputs are of the one sample that a loop is at, and constants."""
+    """Whether its inputs belong to the current sample of a loop, or are constants."""
     rows = [one for one in node.deps if not one.is_const]
     return bool(rows) and all(
         one.base is Kind.ROWS and one.axis < 0 and one.is_plain and not one.some for one in rows

@@ -1,4 +1,4 @@
-"""How numbers make the kinds of tensors: element by element, sums, products, reductions."""
+"""Rules for arithmetic: elementwise ops, sums, products, reductions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tensorflow.mpi._src.global_batch.node import Node
 
 
 def aligned(node: Node, *places: int) -> Dependence:
-    """Where samples lie in what is made of inputs (all, or these) by broadcasting; or MIXED."""
+    """The layout of samples after broadcasting inputs (all, or these); or MIXED."""
     chosen = places or range(len(node.deps))
     pairs = [(node.deps[place], node.rank(place)) for place in chosen]
     ranks = [rank for _, rank in pairs if rank is not None]
@@ -33,7 +33,7 @@ def aligned(node: Node, *places: int) -> Dependence:
         if lie is None:
             lie, from_end = dep, rank - dep.axis
         elif rank - dep.axis != from_end or (dep.axis < 0) != (lie.axis < 0):
-            return MIXED  # each sample with every other
+            return MIXED  # pairs of samples
         else:
             lie = merged(lie, dep)
             if lie is None:
@@ -43,12 +43,12 @@ def aligned(node: Node, *places: int) -> Dependence:
         if not dep.has_rows and rank is not None and rank >= from_end > 0:
             size = node.inputs[place].shape[rank - from_end]
             if size != 1 and not (node.rows and size):
-                return UNKNOWN  # a constant by the place of a sample
+                return UNKNOWN  # a constant that depends on the index of a sample
     return lie.but(axis=max(ranks) - from_end)
 
 
 def together(node: Node) -> Dependence:
-    """Element by element, in any way."""
+    """Any elementwise op."""
     deps = node.deps
     bases = {one.base for one in deps}
     if bases <= {Kind.CONST, Kind.SIZE}:
@@ -64,7 +64,7 @@ def together(node: Node) -> Dependence:
 
 
 def of_one(node: Node) -> Dependence:
-    """Of the one sample that a loop is at, and constants."""
+    """An op on the current sample of a loop, and constants."""
     rows = [one for one in node.deps if one.has_rows]
     return rows[0].but(same=all(one.same for one in rows))
 
@@ -81,13 +81,13 @@ def zeros_like(node: Node) -> Dependence:
 
 
 def cast(node: Node) -> Dependence:
-    """Rounding is no sum of what is rounded."""
+    """Cast; a rounded sum is no longer a sum."""
     kept = node.output.dtype.is_floating or not node.inputs[0].dtype.is_floating
     return node.deps[0].but(zero=node.deps[0].zero) if kept else together(node)
 
 
 def sign(node: Node) -> Dependence:
-    """No matter by how many samples a number is divided."""
+    """Sign, which does not depend on a division by the number of samples."""
     dep = node.deps[0]
     known = dep.has_rows and dep.base is Kind.ROWS and not dep.is_index and dep.power is not None
     return dep.but(power=0, over=None) if known else together(node)
@@ -122,7 +122,7 @@ def add(node: Node) -> Dependence:
 
 
 def _next_place(node: Node) -> Dependence:
-    """The number of the sample that a loop is at, and 1: the end of a slice, and no own number."""
+    """Whether it is the index of a loop's current sample plus 1, as in the end of a slice."""
     places = [one for one in node.deps if one.has_rows]
     alone = len(places) == 1 and places[0].axis < 0
     consts = all(one.is_const for one in node.deps if not one.has_rows)
@@ -162,7 +162,7 @@ def _product(node: Node, deps: list[Dependence]) -> Dependence:
 
 
 def gradient(first: int) -> Any:
-    """Of an op that is linear in its input number `first`, the gradient that flows back."""
+    """An op that is linear in its input `first`, the upstream gradient."""
 
     def rule(node: Node) -> Dependence:
         others = [one for place, one in enumerate(node.deps) if place != first]
@@ -202,7 +202,7 @@ def reciprocal(node: Node) -> Dependence:
 
 
 def _static_power(node: Node) -> int:
-    """1 if a constant is the number of samples: of a static shape, that is a number."""
+    """1 if a constant equals the static number of samples, otherwise 0."""
     numbers = node.numbers(1)
     value = numbers.flat[0].value if numbers is not None and numbers.size == 1 else None
     summed = node.inputs[0].op
@@ -261,7 +261,7 @@ def l2_loss(node: Node) -> Dependence:
 
 
 def bias_gradient(node: Node) -> Dependence:
-    """A sum over all dimensions but that of channels, no matter which."""
+    """A sum over all dimensions except that of channels."""
     dep = node.deps[0]
     if dep.has_rows:
         return _over_samples_of_sum(dep) if dep.axis == 0 else UNKNOWN

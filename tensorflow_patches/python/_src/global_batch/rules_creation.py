@@ -1,4 +1,4 @@
-"""How ops that make numbers in a shape make the kinds of tensors: as often as there are samples."""
+"""Rules for ops that create tensors of a shape which may depend on the number of samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorflow.mpi._src.global_batch.sizes import Number
 
 
 def tile_any(node: Node) -> Dependence:
-    """Tile; a constant that is repeated for each sample becomes rows of it."""
+    """Tile; a constant that is repeated for each sample becomes constant rows."""
     dep, times = node.deps[0], node.numbers(1)
     dims = node.dims(0)
     if not dep.is_const or times is None or dims is None:
@@ -21,7 +21,7 @@ def tile_any(node: Node) -> Dependence:
 
 
 def _spread(node: Node, after: list[Number], before: list[Number]) -> Dependence:
-    """A constant of dimensions `before`, repeated up to `after`."""
+    """A constant of shape `before`, broadcast to `after`."""
     found = [axis for axis, size in enumerate(after) if size.power]
     if not found:
         return CONST if all(size.power == 0 for size in after) else UNKNOWN
@@ -59,8 +59,7 @@ def broadcast(node: Node) -> Dependence:
 
 
 def drawn(node: Node) -> Dependence:
-    """Random numbers. For samples, but without a mark (node.DRAWN), they are of a function that was
-    made elsewhere."""
+    """Random numbers. A draw for samples without a mark (node.DRAWN) is in a restored function."""
     dep = made(node)
     if dep.has_rows and drawn_mark(node.op) is None:
         node.analysis.foreign_draws.append(node.op)
@@ -68,7 +67,7 @@ def drawn(node: Node) -> Dependence:
 
 
 def made(node: Node) -> Dependence:
-    """In a shape that depends on the number of samples."""
+    """A fill of a shape that may depend on the number of samples."""
     dep = node.deps[0]
     values = node.deps[1:]
     if dep.base is Kind.CONST and not dep.power:
@@ -90,7 +89,7 @@ def made(node: Node) -> Dependence:
 
 
 def string_split(node: Node) -> Dependence:
-    """StringSplitV2: any number of words of each sample, in order, and whose they are."""
+    """StringSplitV2: any number of words for each sample, in order, and their row indices."""
     dep = node.deps[0]
     if not dep.has_rows or not dep.is_plain or dep.some or dep.axis:
         return MIXED if dep.has_rows else UNKNOWN
@@ -104,9 +103,9 @@ def string_split(node: Node) -> Dependence:
 
 
 def padded_words(node: Node) -> Dependence:
-    """RaggedTensorToTensor, after `string_split`: rows, if a constant gives their length.
+    """RaggedTensorToTensor after `string_split`: rows, if their length is constant.
 
-    Else they are as long as the batch's longest.
+    Otherwise they are as long as the longest of the batch.
     """
     values = node.deps[1]
     if not (values.has_rows and values.some and values.is_plain and not values.axis):
@@ -120,7 +119,7 @@ def padded_words(node: Node) -> Dependence:
 
 
 def _source(tensor: Any) -> str | None:
-    """The name of the StringSplitV2 that says how long rows are, or whose values are."""
+    """The name of the StringSplitV2 that row lengths or values come from."""
     while tensor.op.type in ("Cast", "Identity", "StridedSlice"):
         tensor = tensor.op.inputs[0]
     return str(tensor.op.name) if tensor.op.type == "StringSplitV2" else None

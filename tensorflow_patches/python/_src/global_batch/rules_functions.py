@@ -1,7 +1,7 @@
-"""What functions, branches and loops make of samples, and the lists that loops fill.
+"""Rules for functions, branches and loops, and for the lists that loops fill.
 
-Their graphs are looked at with what is known of their inputs. Of a loop's variables that is what
-they are before it and after each turn, until another turn changes nothing.
+Their graphs are analyzed with the dependences of their inputs. For a loop's variables these are
+joined over iterations, until another iteration changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOOPS = {"While", "StatelessWhile"}
 
 
 def called(node: Node) -> list[Dependence]:
-    """Of all outputs of a call."""
+    """The dependences of all outputs of a call."""
     inner = node.analysis.inside(node.op, node.op.get_attr("f").name, node.deps)
     return [UNKNOWN] * len(node.op.outputs) if inner is None else inner.results()
 
@@ -99,7 +99,7 @@ def looped(node: Node) -> list[Dependence]:
 
 
 def _after_samples(dep: Dependence, output: Any, is_counter: bool) -> Dependence:
-    """Of a loop that takes one sample after another: lists are fine, what it adds up is not."""
+    """The results of a loop over samples: lists are known, accumulated values are not."""
     if is_counter:
         return SIZE
     fine = output.dtype == "variant" and (dep.is_const or dep.axis < 0)
@@ -117,7 +117,7 @@ def _is(one: Any, other: Any) -> bool:
 
 
 def _is_next(inner: Any, tensor: Any, before: Any) -> bool:
-    """Whether it is `before` and 1."""
+    """Whether it is `before` plus 1."""
     op = _source(tensor).op
     if op.type not in ("Add", "AddV2") or not _is(op.inputs[0], before):
         return False
@@ -125,7 +125,7 @@ def _is_next(inner: Any, tensor: Any, before: Any) -> bool:
 
 
 def _over_samples(asked: Any, counters: set[int], node: Node) -> list[int]:
-    """The counters that go up to the number of samples, by a loop's condition."""
+    """The counters that a loop's condition compares with the number of samples."""
     places = {id(asked.graph.inputs[place]): place for place in counters}
     found = []
     todo = [asked.graph.outputs[0]]
@@ -142,7 +142,7 @@ def _over_samples(asked: Any, counters: set[int], node: Node) -> list[int]:
 
 
 def listed(node: Node) -> Dependence:
-    """TensorListReserve and EmptyTensorList: of nothing yet."""
+    """TensorListReserve and EmptyTensorList: lists without elements."""
     return CONST.but(zero=True)
 
 
@@ -160,7 +160,7 @@ def stacked(node: Node) -> Dependence:
 
 
 def _is_own(index: Dependence) -> bool:
-    """The number of the sample that a loop is at."""
+    """Whether it is the index of the loop's current sample."""
     return index.has_rows and index.is_index and index.axis < 0 and not index.some
 
 
@@ -168,7 +168,7 @@ def item(node: Node) -> Dependence:
     dep, index = node.deps[:2]
     if index.is_const:
         own = dep.has_rows and dep.axis < 0
-        return MIXED if own else dep.but(zero=dep.zero)  # one sample of the batch
+        return MIXED if own else dep.but(zero=dep.zero)  # a single sample of the batch
     own = _is_own(index) and (dep.axis < 0 if dep.has_rows else dep.base is Kind.CONST)
     return dep.but() if own else MIXED
 
@@ -190,7 +190,7 @@ def pushed(node: Node) -> Dependence:
 
 
 def taken(node: Node) -> Dependence:
-    """Of a list, the list or an element."""
+    """The dependence of a list or of an element taken from it."""
     dep = node.deps[0]
     return MIXED if dep.has_rows and dep.axis < 0 else dep.but(zero=dep.zero)
 
@@ -202,7 +202,7 @@ def length(node: Node) -> Dependence:
 
 
 def chained(node: Node) -> Dependence:
-    """TensorListConcat: one element after another."""
+    """TensorListConcat: the elements concatenated."""
     dep = node.deps[0]
     if not dep.has_rows or dep.axis > 0:
         return dep.but()

@@ -1,4 +1,4 @@
-"""How ops that take or put numbers by their places make the kinds of tensors."""
+"""Rules for ops that read or write by index: slices, gather, scatter, segments."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def strided_slice(node: Node) -> Dependence:
 
 
 def _kept(node: Node, dep: Dependence, one: slice) -> Dependence:
-    """Of a slice along the dimension of the samples."""
+    """The result of a slice along the dimension of samples."""
     if any(bound.power == "unknown" for bound in (one.start, one.stop, one.step) if bound):
         return UNKNOWN
     step = one.step.value
@@ -75,7 +75,7 @@ def _kept(node: Node, dep: Dependence, one: slice) -> Dependence:
     offset = 0 if start is None else start.value
     each = dep.inner / sizes.number(step)
     if each.is_whole and offset is not None and 0 <= offset < step and end is None:
-        return dep.but(inner=each)  # some numbers of each sample
+        return dep.but(inner=each)  # some elements of each sample
     return MIXED
 
 
@@ -95,7 +95,7 @@ def _own_sample(node: Node) -> Dependence:
 
 
 def unsliced(node: Node) -> Dependence:
-    """StridedSliceGrad: back to where it was taken from, with zeros around it."""
+    """StridedSliceGrad: writes back into zeros."""
     dep, count = node.deps[4], node.inputs[1].shape[0]
     if any(one.base not in (Kind.CONST, Kind.SIZE) for one in node.deps[:4]):
         return MIXED
@@ -123,7 +123,7 @@ def slice_(node: Node) -> Dependence:
     if not dep.has_rows or dep.axis < 0:
         return dep.but(zero=dep.zero)
     if size is not None and size.flat[dep.axis] == dep.outer * node.size * dep.inner:
-        return dep.but()  # all of them, whatever it begins at
+        return dep.but()  # all of them, wherever it begins
     if begin is None or size is None:
         return UNKNOWN
     start, count = begin.flat[dep.axis], size.flat[dep.axis]
@@ -144,7 +144,7 @@ def gather(node: Node) -> Dependence:
         if not params.has_rows or params.axis < 0:
             return params.but()
         if axis == params.axis:
-            return MIXED  # constants choose samples
+            return MIXED  # constant indices select samples
         return params.but(
             axis=params.axis + (0 if params.axis < axis else (ranks[1] or 0) - 1 - batch)
         )
@@ -165,13 +165,13 @@ def gather(node: Node) -> Dependence:
 
 
 def _own_rows(params: Dependence, indices: Dependence, axis: int) -> Dependence:
-    """Rows that are found by their own numbers."""
+    """Rows that are gathered by their own indices."""
     fine = params.base is Kind.ROWS and params.axis == axis and not params.is_index
     if not fine or params.some:
         return MIXED
     if indices.some and indices.axis < 0:
         return MIXED
-    if indices.some:  # those of a mask of as many rows
+    if indices.some:  # the rows of a mask of the same length
         return params.but(axis=axis + indices.axis, some=indices.some)
     plain = params.outer == params.inner == sizes.ONE
     return params.but(axis=axis + indices.axis if indices.axis >= 0 else -1) if plain else MIXED
@@ -190,7 +190,7 @@ def gather_nd(node: Node) -> Dependence:
 
 
 def scatter(node: Node) -> Dependence:
-    """ScatterNd: into rows by their numbers, or sums by what samples say."""
+    """ScatterNd: into rows by their indices, or sums by values of samples."""
     indices, updates = node.deps[:2]
     if not (indices.has_rows and indices.axis == 0) or node.deps[2].base not in (
         *(Kind.CONST, Kind.SIZE),
@@ -208,7 +208,7 @@ def scatter(node: Node) -> Dependence:
 
 
 def scattered_into(node: Node) -> Dependence:
-    """TensorScatterAdd and the like, at constant places along dimensions before the samples'."""
+    """TensorScatterAdd and the like, at constant indices of dimensions before that of samples."""
     dep, indices, updates = node.deps
     ranks = [node.rank(place) for place in range(3)]
     depth = node.inputs[1].shape[-1] if ranks[1] else None
@@ -216,7 +216,7 @@ def scattered_into(node: Node) -> Dependence:
         return MIXED
     if depth is None or ranks[0] is None or ranks[1] is None or ranks[2] is None:
         return UNKNOWN
-    shift = depth - (ranks[1] - 1)  # from a dimension of updates to the tensor's
+    shift = depth - (ranks[1] - 1)  # maps a dimension of updates to one of the tensor
     if updates.has_rows:
         updates = updates.but(axis=updates.axis + shift if updates.axis >= ranks[1] - 1 else -1)
     if any(one.has_rows and one.axis < depth for one in (dep, updates)):
@@ -229,7 +229,7 @@ def scattered_into(node: Node) -> Dependence:
 
 
 def segments(node: Node) -> Dependence:
-    """UnsortedSegmentSum: of rows by classes."""
+    """UnsortedSegmentSum: sums of rows by class."""
     data, ids = node.deps[:2]
     if not node.deps[2].is_const or not ids.has_rows or ids.axis or not ids.is_plain:
         return MIXED
@@ -239,7 +239,7 @@ def segments(node: Node) -> Dependence:
 
 
 def counts(node: Node) -> Dependence:
-    """Bincount and histograms: of all elements, or in each row."""
+    """Bincount and histograms: over all elements, or in each row."""
     dep = node.deps[0]
     if not dep.has_rows or not dep.is_plain or not all(o.is_const for o in node.deps[1:]):
         return MIXED
@@ -250,7 +250,7 @@ def counts(node: Node) -> Dependence:
 
 
 def searched(node: Node) -> Dependence:
-    """Where values would stand in each row of what is sorted; or in one that is constant."""
+    """searchsorted: in each row, or in a constant row."""
     ordered, values = node.deps
     if ordered.is_const and values.has_rows and values.is_plain:
         return values.but() if values.axis == 1 else UNKNOWN
@@ -268,7 +268,7 @@ def one_hot(node: Node) -> Dependence:
 
 
 def where(node: Node) -> Dependence:
-    """The places of what is true."""
+    """Where: the indices of true elements."""
     dep = node.deps[0]
     if not dep.has_rows or not dep.is_plain or dep.axis:
         return MIXED if dep.axis >= 0 else UNKNOWN
@@ -276,7 +276,7 @@ def where(node: Node) -> Dependence:
 
 
 def _made(node: Node, mask: Any, depth: int = 3) -> Any:
-    """By which ops: a script writes `labels != -100` once for each tensor that it masks."""
+    """A key of the ops that compute a mask: scripts may compute the same mask several times."""
     while mask.op.type in ("Identity", "Reshape", "Squeeze"):
         mask = mask.op.inputs[0]
     op = mask.op
@@ -290,7 +290,7 @@ def _made(node: Node, mask: Any, depth: int = 3) -> Any:
 
 
 def select(node: Node) -> Dependence:
-    """Of Select's vectors of conditions each is for a row, whatever the other dimensions are."""
+    """Select, with a condition for each row or for each element."""
     ranks = [node.rank(place) for place in range(3)]
     if node.type == "Select" and ranks[0] not in (0, None, ranks[1]):
         if not all(one.is_plain and one.has_rows and not one.axis for one in node.deps):
@@ -300,8 +300,8 @@ def select(node: Node) -> Dependence:
     if all(one.is_plain for one in node.deps):
         return together(node)
     if node.deps[1].is_index and node.deps[2].zero and _is_of_several(node):
-        return node.deps[1]  # a single sample has the number 0
-    # Where the condition is of each sample, what both values are scaled with scales the result.
+        return node.deps[1]  # a single sample has index 0
+    # With a condition per sample, a scale of both values is a scale of the result.
     condition, *values = node.deps
     if condition.is_const and not any(one.has_rows for one in values):
         return joined(*values)
@@ -317,7 +317,7 @@ def select(node: Node) -> Dependence:
 
 
 def _is_of_several(node: Node) -> bool:
-    """Whether the condition says that there is more than one sample, as vectorized loops ask."""
+    """Whether the condition is that there are several samples, as in vectorized loops."""
     op = node.inputs[0].op
     if op.type != "Greater":
         return False

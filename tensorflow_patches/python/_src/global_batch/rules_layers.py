@@ -1,4 +1,4 @@
-"""How ops that multiply, and those of whole layers, make the kinds of tensors."""
+"""Rules for products and for ops of whole layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensorflow.mpi._src.global_batch.rules_layout import Rule
 
 
 def contracted(node: Node, terms: Sequence[str], result: str) -> Dependence:
-    """A sum of products of inputs with dimensions named `terms`, over those not in `result`."""
+    """A sum of products of inputs with dimensions `terms`, over those not in `result`."""
     deps = node.deps
     if not all(one.base in (Kind.CONST, Kind.ROWS, Kind.SUM) for one in deps):
         return MIXED
@@ -39,7 +39,7 @@ def contracted(node: Node, terms: Sequence[str], result: str) -> Dependence:
         return rows[0][0].but(power=power, over=over, same=False)
     names = {term[one.axis] if one.axis >= 0 else "of one" for one, term in rows}
     if sums or len(names) > 1:
-        return MIXED  # each sample with every other
+        return MIXED  # pairs of samples
     lie = rows[0][0]
     for one, _ in rows[1:]:
         both = merged(lie, one)
@@ -69,7 +69,7 @@ def matmul(node: Node) -> Dependence:
         return UNKNOWN
     left, right = ("yx" if node.op.get_attr(name) else "xy" for name in names)
     right = right.translate(str.maketrans("xy", "yz"))
-    # Of batches of matrices the dimensions in front are broadcast, from their ends.
+    # The leading dimensions of batches of matrices are broadcast from their ends.
     front = _LABELS[: max(ranks) - 2]
     lead = [front[len(front) - (rank - 2) :] for rank in ranks]
     return contracted(node, [lead[0] + left, lead[1] + right], front + "xz")
@@ -82,7 +82,7 @@ def einsum(node: Node) -> Dependence:
     ranks = [tensor.shape.rank for tensor in node.inputs]
     if None in ranks:
         return UNKNOWN
-    # An ellipsis stands for dimensions that are broadcast, from their ends.
+    # An ellipsis stands for dimensions that are broadcast from their ends.
     free = [chr(ord("A") + place) for place in range(26) if chr(ord("A") + place) not in equation]
     most = max(rank - len(term.replace("...", "")) for rank, term in zip(ranks, terms))
     dots = "".join(free[:most])
@@ -95,8 +95,8 @@ def einsum(node: Node) -> Dependence:
 
 
 def convolution(kernel: int, samples: int) -> Rule:
-    """Linear in inputs number `samples` and `kernel`; samples are first in all of them but the
-    kernel, which is summed into where it is no input."""
+    """Linear in the inputs `samples` and `kernel`. Samples are the first dimension of all tensors
+    except the kernel; a kernel that is the output is a sum over samples."""
 
     def rule(node: Node) -> Dependence:
         others = [p for p in range(len(node.deps)) if p not in (kernel, samples)]
@@ -111,7 +111,7 @@ def convolution(kernel: int, samples: int) -> Rule:
 
 
 def kernel_gradient(node: Node) -> Dependence:
-    """Of a convolution's kernel: a sum over samples of input number 0 and of the gradient."""
+    """The gradient of a kernel: a sum over samples of products of input 0 and the gradient."""
     if any(node.deps[place].has_rows and node.deps[place].axis for place in (0, 2)):
         return UNKNOWN
     return _of_some(node, [0, 2], ["N", "N"], "k")
@@ -124,9 +124,9 @@ def _of_some(node: Node, places: list[int], terms: list[str], result: str) -> De
 
 
 def layer(*followed: int) -> Rule:
-    """Of inputs with samples first (those; else the first), by functions of each sample.
+    """A function of each sample; samples come first in some inputs (default: the first one).
 
-    The others are constant.
+    The other inputs must be constant.
     """
 
     def rule(node: Node) -> Dependence:
@@ -149,7 +149,7 @@ def layer(*followed: int) -> Rule:
 
 
 def inner(core: int, *more: int) -> Rule:
-    """Of ops on the last `core` dimensions of each input (or so many of each), for all others."""
+    """Ops on the last `core` dimensions of each input, for all other dimensions."""
 
     def rule(node: Node) -> Dependence:
         if not all(one.is_plain for one in node.deps):
@@ -176,7 +176,7 @@ def inner(core: int, *more: int) -> Rule:
 
 
 def last(node: Node) -> Dependence:
-    """Softmax, top k and the like: between the numbers of a row, if it has any."""
+    """Softmax, top k and the like: along the last dimension."""
     dep, rank = node.deps[0], node.rank(0)
     if not dep.has_rows or not dep.is_plain or not all(one.is_const for one in node.deps[1:]):
         return MIXED
@@ -195,9 +195,9 @@ def argument(node: Node) -> Dependence:
 
 
 def batch_norm(node: Node) -> Dependence:
-    """FusedBatchNorm: by the moments of the batch, or by given ones.
+    """FusedBatchNorm, by the moments of the batch or by given ones.
 
-    Of each sample for itself, where samples are the channels, as tf_keras's LayerNormalization has.
+    Independent for each sample if samples are the channels, as in tf_keras's LayerNormalization.
     """
     dep = node.deps[0]
     if node.op.get_attr("is_training"):
@@ -216,7 +216,7 @@ def batch_norm(node: Node) -> Dependence:
 
 
 def stepped(node: Node) -> Dependence:
-    """CudnnRNN: samples are the second dimension, of sequences and states."""
+    """CudnnRNN: samples are the second dimension of sequences and states."""
     deps = [one for one in node.deps if one.has_rows]
     if any(one.axis > 1 or not one.is_plain for one in deps):
         return UNKNOWN

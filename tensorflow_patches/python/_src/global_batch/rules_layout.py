@@ -1,4 +1,4 @@
-"""How ops that move numbers about make the kinds of tensors: along, across and beside samples."""
+"""Rules for ops that move elements: reshape, transpose, concatenate, split, pad."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Rule = Callable[[Node], Dependence]
 
 
 def moves(first: int = 0) -> Callable[[Rule], Rule]:
-    """For a rule of what becomes of the samples in input number `first`, which others only steer.
+    """Makes a rule for the samples of input `first`; other inputs must be constant.
 
-    What has no samples is what it was.
+    Inputs without samples keep their dependence.
     """
 
     def decorate(rule: Rule) -> Rule:
@@ -64,7 +64,7 @@ def reshape(node: Node) -> Dependence:
         return UNKNOWN
     if dep.some:
         return dep.but() if after[:1] == before[:1] and dep.axis == 0 else MIXED
-    first = sizes.product(before[: dep.axis]) * dep.outer  # numbers in front of a sample's
+    first = sizes.product(before[: dep.axis]) * dep.outer  # elements before those of a sample
     if dep.same and dep.loose:
         inner = sizes.product(before) / sizes.product(before[: dep.axis])
         first, dep = sizes.product(before[: dep.axis]), dep.but(inner=inner / node.size)
@@ -81,7 +81,7 @@ def _is_lost(numbers: Sequence[Number]) -> bool:
 
 
 def _target(node: Node, before: list[Number] | None) -> list[Number] | None:
-    """The dimensions that a Reshape makes."""
+    """The target shape of a Reshape."""
     numbers = node.numbers(1)
     if numbers is not None:
         after = list(numbers.flat)
@@ -128,7 +128,7 @@ def transpose(node: Node) -> Dependence:
 
 
 def along(place: int) -> Rule:
-    """Of an op along the axis that is its input number `place`."""
+    """An op along the axis given by its input `place`."""
 
     @moves()
     def rule(node: Node) -> Dependence:
@@ -163,7 +163,7 @@ def concat(node: Node) -> Dependence:
 
 
 def _pressed(rows: list[Dependence], axis: int) -> Dependence:
-    """Side by side, where samples lie alike."""
+    """Pack or concatenation of inputs whose samples have the same layout."""
     lie: Dependence | None = rows[0]
     for one in rows[1:]:
         lie = lie and merged(lie, one)
@@ -171,12 +171,12 @@ def _pressed(rows: list[Dependence], axis: int) -> Dependence:
         return MIXED
     places = {one.is_index for one in rows}
     if places == {True, False} and not rows[0].is_index:
-        return MIXED  # its number is to come first
+        return MIXED  # the new dimension comes first
     return lie.but(axis=axis, same=all(one.same for one in rows), is_index=rows[0].is_index)
 
 
 def _one_after_another(rows: list[Dependence]) -> Dependence:
-    """Along the dimension of the samples: each as often."""
+    """A concatenation along the dimension of samples."""
     if any(one.is_index for one in rows):
         return MIXED
     one = rows[0]
@@ -189,7 +189,7 @@ def _one_after_another(rows: list[Dependence]) -> Dependence:
 
 
 def _with_places(node: Node, axis: int) -> Dependence:
-    """Numbers of samples, and constants or rows beside them: indices."""
+    """Indices of samples, with constants or rows beside them."""
     rows = [one for one in node.deps if one.has_rows]
     first = node.deps[0]
     fine = first.is_index and all(one.is_index or one.is_plain for one in rows)
@@ -228,7 +228,7 @@ def unpack(node: Node) -> Dependence:
 
 
 def split(value: int, place: int) -> Rule:
-    """Split and SplitV. place: of the axis."""
+    """Split and SplitV; `place`: the input with the axis."""
 
     @moves(value)
     def rule(node: Node) -> Dependence:
@@ -254,12 +254,12 @@ def tile(node: Node) -> Dependence:
     others = [one for axis, one in enumerate(times.flat) if axis != dep.axis]
     own = times.flat[dep.axis]
     if any(one.power != 0 for one in (*others, own)):
-        return MIXED  # as often as there are samples
+        return MIXED  # repeated once per sample
     return dep.but(outer=dep.outer * own) if not dep.is_index or own == sizes.ONE else MIXED
 
 
 def padded(node: Node) -> Dependence:
-    """Pad, where nothing is done along the dimension of the samples."""
+    """Pad, if the dimension of samples is not padded."""
     dep, how = node.deps[0], node.numbers(1)
     if not dep.has_rows or dep.axis < 0:
         return dep.but() if dep.is_const or dep.base is Kind.SUM else together(node)
@@ -273,7 +273,7 @@ def padded(node: Node) -> Dependence:
 
 
 def blocks(node: Node) -> Dependence:
-    """SpaceToBatchND and its inverse: pieces of samples stand before samples."""
+    """SpaceToBatchND and its inverse: blocks come before samples in the first dimension."""
     dep, block = node.deps[0], node.numbers(1)
     if not dep.has_rows or dep.axis or not dep.is_plain or dep.is_index:
         return MIXED
