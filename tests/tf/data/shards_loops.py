@@ -1,5 +1,6 @@
 """Loops over datasets: with tf.mpi.shard, or unchanged with TF_MPI_SHARD=dataset."""
 
+import gc
 import os
 import warnings
 
@@ -75,6 +76,17 @@ def metrics(api):
         sums.append(float(metric.result()))
         metric.reset_state()
     return sums
+
+
+def kept_on_one_rank():
+    """Ranks meet at the end of a dataset, or do not, whatever a garbage collector has taken."""
+    metric = keras.metrics.Sum()
+    for batch in mine(WHOLE.batch(5)):
+        metric.update_state(tf.cast(batch, tf.float32))
+    if tf.mpi.rank() == 1:
+        del metric
+        gc.collect()
+    return sum(1 for _ in mine(WHOLE.batch(5)))
 
 
 def of_own_classes(api):
@@ -233,6 +245,8 @@ def of_keras(api):
 
 
 found = {
+    "kept": kept_on_one_rank(),  # before other metrics
+    "reduced": int(WHOLE.reduce(np.int64(0), lambda total, number: total + number)),
     "batches": seen(WHOLE.batch(5)),
     "shuffled": seen(WHOLE.shuffle(23).batch(5).map(lambda batch: batch)),
     "part_of_a_part": seen(tf.mpi.shard(WHOLE.batch(4)).prefetch(1))

@@ -141,6 +141,7 @@ def test_custom_loops_see_their_parts(launch, scripts, mode):
     for rank in ranks:
         rank.pop("largest")
         assert rank.pop("steps") == [0, 0]
+        assert (rank.pop("kept"), rank.pop("reduced")) == (5, sum(range(SAMPLES)))
         assert rank.pop("functions") == [[559, 559, 11.5, 552, 835, 276]] * 2
         assert rank.pop("own metrics") == [[276, 6, 1, 6, 11.5, 69, 276 + 7]] * 2
         for framework in rank.pop("keras", []):

@@ -88,7 +88,8 @@ class _Noting:
 
     def TFE_Py_FastPathExecute(self, context: Any, op: str, name: Any, *arguments: Any) -> Any:  # noqa: N802
         made = self._stock.TFE_Py_FastPathExecute(context, op, name, *arguments)
-        if op.endswith(_DATASETS) and made is not None:  # SaveDataset returns nothing
+        # SaveDataset returns nothing, and ReduceDataset a list of values.
+        if op.endswith(_DATASETS) and getattr(made, "dtype", None) == "variant":
             setattr(made, _MADE, _Made(op, name, arguments))
         return made
 

@@ -56,6 +56,8 @@ class _Noted:
 
 
 _updated: weakref.WeakKeyDictionary[Any, _Noted] = weakref.WeakKeyDictionary()
+# Whether there has been one: unlike _updated, this does not depend on a rank's garbage collector.
+_has_updated = threading.Event()
 
 
 class _Loop:
@@ -132,6 +134,7 @@ def _note(metric: Any, args: Any, kwargs: Any, in_function: bool) -> None:
     # A variable that it does not add to belongs to a nested metric, or does not change.
     hows = added and [(one, _HOW[once]) for one, once in added if once is not None]
     if noted is None:
+        _has_updated.set()
         _updated[metric] = _Noted(next(_numbers), hows, in_function, {form})
         return
     noted.forms.add(form)
@@ -201,7 +204,7 @@ def at_end(original: Any) -> Any:
         except StopIteration:
             if self in _open:
                 _open.discard(self)
-                if _updated and calls.innermost() is None:
+                if _has_updated.is_set() and calls.innermost() is None:
                     label = f"metrics at the end of a dataset, {next(_ends)}"
                     logs.sum_states(_of_all_ranks(f"{label}: which"), label)
             raise
