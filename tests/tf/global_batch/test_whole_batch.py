@@ -12,6 +12,7 @@ from tiers import full
 
 WHOLE = "so every rank computes whole batches"
 PART = "so each rank computes it from its own batch"
+VALUE = "so the logs show the mean of the ranks' values for their parts"
 OF_PART = "normalizes by the moments of each rank's part of the batch"
 
 # What needs the whole batch in custom steps that gather nothing.
@@ -81,6 +82,7 @@ def test_custom_steps_that_gather_nothing_get_whole_batches(
     assert [text.count(WHOLE) for text in run.stderr] == [6, *[0] * (ranks - 1)]
     if not mode:
         assert not [why for why in REASONS if why not in run.stderr[0]]
+    assert VALUE not in run.stderr[0], "a warning that is wrong"
 
 
 # Normalization by a batch's moments. In these cases every rank computes whole batches: predict that

@@ -128,6 +128,9 @@ def _made(step: Step, spec: Any, divides: bool, why: str | None, whole_batches: 
         _say_foreign(step, look.foreign_draw)
     if plan.is_whole and step.call == "fit":
         batch.send_distinct_gradient()
+    elif step.call == "fit":
+        for what in _no_mean(look):
+            _say_value(step, what)
     _tell(step, plan)
     return plan
 
@@ -275,16 +278,17 @@ def _judge(step: Step, part: batch.Part, look: Look, made: Any) -> None:
                 look.whys.append(Why("an output that is not a dense tensor"))
         return
     results.looked_at(part, look, made)
+    if step.call == "evaluate":
+        look.whys += map(Why, _no_mean(look))
+
+
+def _no_mean(look: Look) -> list[str]:
+    """The returned values for which the ranks' values do not give the whole batch's."""
     allowed = {Kind.MEAN, Kind.CONST, Kind.SUM, Kind.GRADIENT}
     if not look.eagerly:
         allowed |= {Kind.RATIO, Kind.LINEAR}
-    for path, kind in look.values.items():
-        if kind not in allowed:
-            what = f"the returned value '{'/'.join(path)}'"
-            if step.call == "evaluate":
-                look.whys.append(Why(what))
-            else:
-                _say_value(step, what)
+    paths = [path for path, kind in look.values.items() if kind not in allowed]
+    return [f"the returned value '{'/'.join(path)}'" for path in paths]
 
 
 def _judge_states(step: Step, part: batch.Part, look: Look, graph: Any, own_rows: bool) -> None:
