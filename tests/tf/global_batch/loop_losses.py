@@ -24,6 +24,10 @@ LOSSES = {
     "mean by the shape": lambda x, y: (
         tf.reduce_sum(errors(x, y)) / tf.cast(tf.shape(x)[0], tf.float32)
     ),
+    "mean of each": lambda x, y: tf.reduce_mean(
+        tf.map_fn(lambda one: tf.reduce_sum(one[0] - one[1]) ** 2, (x @ weights, y), tf.float32)
+    ),
+    "mean of compat.v1": lambda x, y: tf.compat.v1.losses.mean_squared_error(y, x @ weights),
     "mean and a penalty": lambda x, y: tf.reduce_mean(errors(x, y)) + tf.nn.l2_loss(weights),
     "Keras's": lambda x, y: tf.keras.losses.MeanSquaredError()(y, x @ weights),
     "no samples": lambda x, y: tf.reduce_sum(weights**2),

@@ -204,10 +204,21 @@ def reciprocal(node: Node) -> Dependence:
 def _static_power(node: Node) -> int:
     """1 if a constant equals the static number of samples, otherwise 0."""
     numbers = node.numbers(1)
-    value = numbers.flat[0].value if numbers is not None and numbers.size == 1 else None
+    if numbers is None:
+        value = _evaluated(node.inputs[1])
+    else:
+        value = numbers.flat[0].value if numbers.size == 1 else None
     summed = node.inputs[0].op
     count = summed.inputs[0].shape.num_elements() if summed.type == "Sum" else None
     return int(value is not None and value in (node.rows, count))
+
+
+def _evaluated(tensor: Any) -> Any:
+    """The value of a scalar that TensorFlow computes from constants, such as a sum of ones."""
+    from tensorflow.python.framework import smart_cond
+
+    value = smart_cond.smart_constant_value(tensor) if tensor.shape.rank == 0 else None
+    return None if value is None else value.item()
 
 
 _LINEAR = ("Sum", "Mean")

@@ -125,7 +125,13 @@ def _is_next(inner: Any, tensor: Any, before: Any) -> bool:
 
 
 def _over_samples(asked: Any, counters: set[int], node: Node) -> list[int]:
-    """The counters that a loop's condition compares with the number of samples."""
+    """The counters that a loop's condition compares with the number of samples.
+
+    With static shapes, any loop may count to that number by chance, so the loop must also have a
+    list of samples.
+    """
+    has_list = any(dep.has_rows and dep.axis < 0 for dep in node.deps)
+    count = node.size if has_list else sizes.N
     places = {id(asked.graph.inputs[place]): place for place in counters}
     found = []
     todo = [asked.graph.outputs[0]]
@@ -137,7 +143,7 @@ def _over_samples(asked: Any, counters: set[int], node: Node) -> list[int]:
             place = places.get(id(_source(op.inputs[0])))
             numbers = asked.dependence(op.inputs[1]).numbers
             if place is not None and numbers is not None and numbers.size == 1:
-                found += [place] if numbers.flat[0] == sizes.N else []
+                found += [place] if numbers.flat[0] == count else []
     return found
 
 
