@@ -245,6 +245,11 @@ for write in (emptied, text, dropped, pickled, zipped, saved, hdf5, records, gfi
     together(write.__name__, write)
 with open("appended.csv", "a") as file:
     file.write("once\n")
+for turn in range(tf.mpi.size()):  # as ranks whose script numbers its runs
+    if turn == RANK:
+        taken = len([name for name in os.listdir() if name.startswith("run")])
+        Path(f"run{taken or ''}.json").write_text("{}")
+    tf.mpi.barrier()
 open_databases = []
 for database in ("results.db", "read.db"):  # the second is only read: rank 0 made it
     if RANK == 0 or database == "results.db":

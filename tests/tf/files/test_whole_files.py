@@ -67,6 +67,13 @@ def test_appends_of_each_rank_are_reported(wrote):
     assert [text.count(line) for text in run.stderr] == [0, 1, *[0] * (ranks - 2)]
 
 
+def test_one_file_under_another_name_on_each_rank_is_reported(wrote):
+    run, folder = wrote
+    line = f"rank 0 has written '{folder}/run.json' and rank 1 '{folder}/run1.json'. If these"
+    assert [text.count(line) for text in run.stderr] == [0, 1, *[0] * (len(run.results) - 2)]
+    assert sum(text.count("If these should be one file") for text in run.stderr) == 1
+
+
 def test_a_database_that_each_rank_changes_is_reported(wrote):
     run, folder = wrote
     ranks = len(run.results)

@@ -61,25 +61,31 @@ def post_save(failure: str, kind: str, path: str) -> None:
     kept = "" if failure else names.keep_for_other_ranks(path)
     seen = kept or (path if not failure and _has_nodes() and _is_there(path) else "")
     pattern = names.pattern(path, short=True)
-    _post("\n".join((_SAVES, failure, kind, path, pattern, kept, seen)))
+    post("\n".join((_SAVES, failure, kind, path, pattern, kept, seen)))
 
 
 def post_unavailable(place: str) -> None:
     """On rank 0: posts that it has left the section `place`."""
-    _post(_LEFT + place)
+    post(_LEFT + place)
 
 
 def post_end(why: str | None) -> None:
     """On rank 0: posts that nothing more will be saved. why: the reason of a failure, or None."""
-    _post(f"{_ENDED}\n{why or ''}")
+    post(f"{_ENDED}\n{why or ''}")
 
 
-def _post(text: str) -> None:
+def post(text: str) -> None:
+    """Sends all ranks a key, or a key and, after a newline, a text."""
     c_api.load().tfmpi_post(text.encode())
 
 
 def _posted(key: str) -> int:
     return int(c_api.load().tfmpi_posted(key.encode()))
+
+
+def posted_texts(key: str) -> list[str]:
+    """The texts posted under `key` that this rank has received, in order."""
+    return [_value(key, number) for number in range(_posted(key))]
 
 
 def _value(key: str, number: int) -> str:

@@ -15,7 +15,7 @@ import os
 import weakref
 from typing import Any
 
-from tensorflow.mpi._src.files import atomic, saves
+from tensorflow.mpi._src.files import atomic, made, saves
 from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.runtime import c_api, group, log
 
@@ -113,10 +113,13 @@ def _opens(stock: Any) -> Any:
             wrong = "b" in mode and (encoding, errors, newline) != (None, None, None)
             whole = None if wrong else _begin(file)
             if whole is not None:
+                made.note(file)
                 return _open(file, mode, buffering, encoding, errors, newline, whole)
         opened = stock(file, mode, buffering, encoding, errors, newline, closefd, opener)
-        if mode.startswith("a") and atomic.applies(file):
-            _note_append(os.path.abspath(os.fsdecode(file)), os.fstat(opened.fileno()).st_ino)
+        if mode.startswith(("a", "x")) and atomic.applies(file):
+            made.note(file)
+            if mode.startswith("a"):
+                _note_append(os.path.abspath(os.fsdecode(file)), os.fstat(opened.fileno()).st_ino)
         return opened
 
     return open
@@ -156,6 +159,7 @@ def _flush_all() -> None:
             file.flush()
     atomic.show_all()
     if group.rank == 1:
+        made.warn_of_other_names()
         _warn_of_shared_appends()
         _warn_of_shared_changes()
 
