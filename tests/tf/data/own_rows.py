@@ -109,6 +109,18 @@ def noted():
     return {"loss": alike, "labels": noted, "loss of rank 0's": other, "all": len(labels)}
 
 
+def counted():
+    """Samples that a map counts in a variable."""
+    samples = tf.Variable(0)
+
+    def count(x):
+        samples.assign_add(1)
+        return x, x[:2]
+
+    model.fit(sliced(SAME).unbatch().map(count).batch(4), verbose=0)
+    return int(samples)
+
+
 def asked_for():
     """How often fit asked a generator that several calls share: it reads a batch ahead each
     time."""
@@ -138,4 +150,6 @@ class After(keras.callbacks.Callback):
         time.sleep(0.2)
 
 
-result({"predicted": predictions(), "noted": noted(), "asked for": asked_for()})
+result(
+    {"predicted": predictions(), "noted": noted(), "counted": counted(), "asked for": asked_for()}
+)

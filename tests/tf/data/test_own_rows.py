@@ -15,6 +15,7 @@ def test_each_rank_predicts_its_own_rows(launch, scripts, kind):
         assert rank["predicted"]["yielded"] == 5
         assert rank["predicted"]["asked"] == [5, 5]
         assert rank["noted"]["all"] == 12
+        assert rank["counted"] == 19
         # As in one process: one batch ahead, and two in tf_keras.
         assert rank["asked for"] == ([4, 7, 11] if kind == "keras" else [5, 9, 13])
     first, second = (rank["noted"] for rank in run.results)

@@ -7,7 +7,7 @@ doubt the answer is no.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tensorflow.mpi._src.data import contents, iterations, one_order, transformations
@@ -81,14 +81,28 @@ def draws_in_order(dataset: Any) -> str | None:
     return None
 
 
+# The beginnings of ops that write to a variable or a table.
+_WRITES = ("Assign", "ResourceScatter", "LookupTableImport", "LookupTableInsert",
+           "LookupTableRemove")  # fmt: skip
+
+
 def is_made_by_python(dataset: Any) -> bool:
-    """Whether Python functions yield or change its elements, and so may keep state."""
+    """Whether Python functions yield or change its elements; they may record what they do."""
+    return _has_ops(dataset, lambda op: "PyFunc" in op)
+
+
+def has_effects(dataset: Any) -> bool:
+    """Whether what makes its elements may record that: Python, or ops that write variables."""
+    return _has_ops(dataset, lambda op: "PyFunc" in op or op.startswith(_WRITES))
+
+
+def _has_ops(dataset: Any, is_one: Callable[[str], bool]) -> bool:
+    """Whether Python yields its elements, or a function of its has such an op."""
     for source in sources(dataset):
         if transformations.is_of_generator(source):
             return True
         for wrapped in source._functions():
-            ops = contents.node_ops(wrapped.function.graph.as_graph_def())
-            if any("PyFunc" in op for op in ops):
+            if any(map(is_one, contents.node_ops(wrapped.function.graph.as_graph_def()))):
                 return True
     return False
 

@@ -115,10 +115,11 @@ def shard_of(given: Given) -> Feed:
     )
     if stream.fed and stream.once and given.made is None and given.sizes is None:
         log.once(
-            f"{given.what}: Python code makes or changes the samples (a generator, py_function or "
-            "numpy_function). It runs on every rank, and all ranks train on rank 0's batches, so "
-            "input does not get faster with more ranks. To share its work, use a "
-            "keras.utils.PyDataset, or maps that contain TensorFlow ops only",
+            f"{given.what}: Python code, or an op that writes a variable, makes or changes the "
+            "samples (a generator, py_function or numpy_function). It runs on every rank, and all "
+            "ranks train on rank 0's batches, so input does not get faster with more ranks. To "
+            "share its work, use a keras.utils.PyDataset, or maps that contain other TensorFlow "
+            "ops only",
             key="one stream",
         )
     num_batches = None if stream.length == "endless" else stream.length
@@ -181,8 +182,10 @@ def _to_predict(
     Data that cannot be compared in advance is compared at the end.
     """
     whole = Feed(given.dataset, given.num_batches)
-    if call is None:
-        return whole  # again, because the parts' results did not make up the whole
+    if call is None:  # again, because the parts' results did not make up the whole
+        return whole
+    if call.is_shown(label):
+        return whole
     spec = given.dataset.element_spec
     made = _made_by_all(given, stream, label) if batch_shard.is_batched(spec) else None
     if made is None:

@@ -10,6 +10,7 @@ it yields.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import threading
 import weakref
@@ -31,6 +32,22 @@ class Prediction:
         self.expects_data = True  # its dataset does not exist yet
         self.sizes: list[int] | None = None  # the number of samples of each batch, on all ranks
         self.elements = 0  # a digest of elements that could not be compared in advance
+        self.shows_batches = False  # a callback on this rank may read their outputs
+
+    def is_shown(self, label: str) -> bool:
+        """Whether a callback on any rank may read the outputs of single batches. Collective.
+
+        If so, every rank predicts whole batches: the ranks' outputs are gathered only at the end.
+        """
+        shown = control_plane.any_rank(f"{label}: read by a callback?", self.shows_batches)
+        if shown:
+            log.once(
+                "predict: a callback has on_predict_batch_end, which receives the outputs of a "
+                "batch, so every rank predicts all samples, at one process's speed. predict() "
+                "returns the same outputs, and the ranks share the work if no callback needs them",
+                key="predict shows batches",
+            )
+        return shown
 
     def note_elements(self, dataset: Any) -> Any:
         """`dataset`, whose elements are added to the digest as they are produced."""
@@ -116,9 +133,11 @@ def expected() -> tuple[bool, Prediction | None]:
 
 def wrap(predict: Any) -> Any:
     """Wraps predict(model, ...): predicts this rank's part and returns the whole."""
+    signature = inspect.signature(predict)
 
     def whole(self: Any, *args: Any, **kwargs: Any) -> Any:
         call = Prediction()
+        call.shows_batches = _shows_batches(signature.bind_partial(self, *args, **kwargs))
         outputs = _run(predict, call, self, *args, **kwargs)
         if call.sizes is None:
             return outputs  # every rank has predicted everything
@@ -126,6 +145,15 @@ def wrap(predict: Any) -> Any:
         return _run(predict, None, self, *args, **kwargs) if gathered is None else gathered
 
     return whole
+
+
+def _shows_batches(call: inspect.BoundArguments) -> bool:
+    """Whether a callback that the script passes to predict defines on_predict_batch_end."""
+    given = call.arguments.get("callbacks") or ()
+    callbacks = getattr(given, "callbacks", given)  # of a CallbackList
+    callbacks = callbacks if isinstance(callbacks, (list, tuple)) else (callbacks,)
+    hooks = [getattr(one, "on_predict_batch_end", None) for one in callbacks]
+    return any(hook and not getattr(hook, "_is_default", False) for hook in hooks)
 
 
 def note_own_data(what: str) -> None:

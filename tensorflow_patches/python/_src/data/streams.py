@@ -105,7 +105,7 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
     length, sizes = amounts[0]
     fed = _from_rank_0(stream.dataset, label, what, everyone[0][3])
     # One process reads a batch ahead from a generator; it is lost for code that continues with it.
-    once = stream.once or determinism.is_made_by_python(stream.dataset)
+    once = stream.once or determinism.has_effects(stream.dataset)
     return Stream(fed, length, sizes, fed=True, once=once)
 
 
@@ -153,25 +153,25 @@ def _amount(described: Any) -> str:
 def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> Any:
     """Rank 0's elements, on all ranks.
 
-    If Python functions make them, every rank runs its own as often, so that what a script records
-    while it yields is recorded on all ranks.
+    If functions with side effects make them, every rank runs its own as often, so that what a
+    script records while it yields is recorded on all ranks.
     """
     import tensorflow as tf
 
     spec = packing.decode_spec(spec_of_rank_0, dataset.element_spec)
     packed = tf.data.Dataset.from_tensors(tf.constant([packing.END], tf.uint8)).repeat()
     input_stats.note_made(packed)
-    by_python = determinism.is_made_by_python(dataset)
-    asks = group.rank == 0 or by_python
+    has_effects = determinism.has_effects(dataset)
+    asks = group.rank == 0 or has_effects
     if asks:
-        mine = _packed(batch_shard.made(dataset, batch_shard.is_batched(spec)), by_python)
+        mine = _packed(batch_shard.made(dataset, batch_shard.is_batched(spec)), has_effects)
         packed = mine.concatenate(packed)
 
     meetings = failures.Meetings(label)
 
     def received(element: Any) -> Any:
         found = of_rank_0(*element)
-        if by_python:
+        if has_effects:
             with tf.control_dependencies([found]):
                 tf.numpy_function(meetings.got, [], [])
         return found
@@ -189,20 +189,20 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
                 return tf.identity(from_rank_0)
         return from_rank_0
 
-    elements = meetings.name(packed, np.uint8, once=by_python)
+    elements = meetings.name(packed, np.uint8, once=has_effects)
     elements = batch_shard.one_by_one(elements, received)
     elements = elements.take_while(lambda packed: packed[0] != packing.END)
     return batch_shard.one_by_one(elements, lambda packed: packing.unpack(spec, packed))
 
 
-def _packed(dataset: Any, by_python: bool) -> Any:
+def _packed(dataset: Any, has_effects: bool) -> Any:
     """Elements as vectors, read ahead.
 
     Python functions of the script are not run ahead: an element that a generator yields too early
     is lost for code that continues with it.
     """
     spec = dataset.element_spec
-    if by_python:
+    if has_effects:
         return batch_shard.one_by_one(dataset, lambda element: packing.pack(spec, element))
     packed = dataset.map(lambda *args: packing.pack(spec, batch_shard.element_of(spec, args)))
     return packed.prefetch(_AHEAD)
