@@ -44,7 +44,7 @@ int Try(StoreTrials* trials, size_t bytes, microseconds cached, microseconds str
   for (int chunk = 1;; ++chunk) {
     const Way way = trials->Next(bytes);
     if (way == Way::kBestKnown) continue;
-    trials->Took(bytes, way == Way::kTryCached ? cached : streamed);
+    trials->Record(bytes, way == Way::kTryCached ? cached : streamed);
     if (way == Way::kTryStreamed && --times == 0) return chunk;
   }
 }
