@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import types
 from typing import Any
 
@@ -32,7 +33,11 @@ def test_a_failed_file_call_is_explained_with_a_remedy(explanations, monkeypatch
     assert busy.startswith(
         "all 2 ranks write to one database, but SQLite allows only one writer at a"
     )
-    there = explain(FileExistsError(errno.EEXIST, "File exists", str(tmp_path)))
+    is_there = FileExistsError(errno.EEXIST, "File exists", str(tmp_path))
+    monkeypatch.setattr(explanations, "_started", math.inf)  # the folder is older than the run
+    assert explain(is_there) is None
+    monkeypatch.setattr(explanations, "_started", 0.0)
+    there = explain(is_there)
     assert f"'{tmp_path}' was created during this run. Create it with exist_ok=True" in there
     gone = explain(FileNotFoundError(errno.ENOENT, "No such file", str(tmp_path / "gone")))
     assert "existed, another rank has removed or renamed it. Do that on rank 0 only" in gone
