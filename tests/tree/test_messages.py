@@ -1,0 +1,166 @@
+"""The list of messages is current, and tests look for their words."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+
+from tree import messages
+
+HOW = "write it anew: python tests/tree/messages.py"
+# How many messages of a file no test looks for. It must not grow: a new message needs a test.
+UNTESTED: dict[str, int] = {
+    "build/install/packages.sh": 2,
+    "build/install/tests.sh": 1,
+    "core/agreement/coordinator.cc": 4,
+    "core/agreement/coordinator_waits.cc": 1,
+    "core/agreement/envelope.cc": 3,
+    "core/device/choice.cc": 3,
+    "core/device/driver_api.cc": 3,
+    "core/device/nccl.cc": 1,
+    "core/device/nccl_api.h": 1,
+    "core/engine/engine.cc": 5,
+    "core/engine/executor.cc": 3,
+    "core/engine/presence.cc": 2,
+    "core/engine/recovery.cc": 5,
+    "core/gpu/direct/cuda_aware_collectives.cc": 4,
+    "core/gpu/direct/direct_reduction.cc": 4,
+    "core/gpu/direct/hierarchical_collectives.cc": 3,
+    "core/gpu/direct/peer_collectives.cc": 5,
+    "core/gpu/direct/peer_collectives.h": 1,
+    "core/gpu/gpu_reduction.cc": 3,
+    "core/gpu/staged/pinned_ring.cc": 1,
+    "core/gpu/staged/staged_reduction.cc": 2,
+    "core/observability/observe.cc": 1,
+    "core/observability/trace_file.cc": 2,
+    "core/request/request.cc": 7,
+    "core/transport/mpi/mpi_collectives.cc": 2,
+    "core/transport/mpi/mpi_gpu.cc": 3,
+    "core/transport/mpi/mpi_messages.cc": 1,
+    "core/transport/mpi/mpi_start.cc": 3,
+    "core/transport/mpi/mpi_survivors.cc": 3,
+    "core/transport/mpi/plugin_transport.cc": 4,
+    "core/transport/node_transport.cc": 1,
+    "core/transport/roll_call.cc": 1,
+    "core/transport/shm/node_buffers.cc": 2,
+    "core/transport/shm/node_collectives.cc": 1,
+    "core/transport/shm/segment.cc": 1,
+    "glue/c_api/c_api.cc": 2,
+    "glue/extras/divided_update.cc": 1,
+    "glue/kernels/apply_kernel.cc": 1,
+    "glue/kernels/average_kernel.cc": 7,
+    "glue/kernels/collective_ops.cc": 4,
+    "glue/kernels/sparse_average.cc": 3,
+    "glue/kernels/sparse_average_kernel.cc": 2,
+    "glue/registration/decorators.cc": 4,
+    "glue/runtime/runtime.cc": 3,
+    "glue/variables/initial_broadcast.cc": 2,
+    "glue/variables/variable_ops.cc": 1,
+    "glue/xla/averages.h": 1,
+    "glue/xla/compiled_average.cc": 3,
+    "glue/xla/compiled_call.cc": 2,
+    "glue/xla/compiled_call_gpu.cc": 2,
+    "glue/xla/compiled_requests.cc": 1,
+    "install.sh": 9,
+    "python/_src/average/script_gradients.py": 1,
+    "python/_src/bootstrap.py": 1,
+    "python/_src/compat_v1/sessions.py": 1,
+    "python/_src/compat_v1/subclasses.py": 1,
+    "python/_src/data/failures.py": 1,
+    "python/_src/data/input_stats.py": 1,
+    "python/_src/data/predictions.py": 1,
+    "python/_src/data/selection.py": 1,
+    "python/_src/data/streams.py": 1,
+    "python/_src/ddl/api.py": 1,
+    "python/_src/distribute/one_rank.py": 1,
+    "python/_src/files/failures.py": 1,
+    "python/_src/files/keras_files.py": 2,
+    "python/_src/files/summaries.py": 1,
+    "python/_src/files/waits.py": 1,
+    "python/_src/files/writes.py": 1,
+    "python/_src/global_batch/batch.py": 1,
+    "python/_src/global_batch/gradients.py": 2,
+    "python/_src/global_batch/metrics.py": 1,
+    "python/_src/global_batch/plan.py": 6,
+    "python/_src/global_batch/sizes.py": 4,
+    "python/_src/gpu/gpus.py": 2,
+    "python/_src/horovod/basics.py": 1,
+    "python/_src/horovod/collectives.py": 1,
+    "python/_src/horovod/v1_optimizer.py": 2,
+    "python/_src/keras/batch_norm.py": 1,
+    "python/_src/keras/data.py": 1,
+    "python/_src/keras/describe.py": 2,
+    "python/_src/keras/loop_metrics.py": 1,
+    "python/_src/launch/commands.py": 1,
+    "python/_src/launch/horovodrun.py": 2,
+    "python/_src/launch/mpirun.py": 1,
+    "python/_src/messaging/collectives.py": 1,
+    "python/_src/mpi/library.py": 1,
+    "python/_src/observability/bench.py": 2,
+    "python/_src/observability/nodes.py": 1,
+    "python/_src/presence/watch.py": 2,
+    "python/_src/readers/text.py": 1,
+    "python/_src/tf_keras/data.py": 1,
+    "python/_src/tf_keras/training.py": 1,
+    "python/_src/variables/initial_broadcast.py": 3,
+    "python/_src/variables/states.py": 1,
+    "python/compat/horovod/common/util.py": 1,
+    "python/compat/horovod/tensorflow/__init__.py": 1,
+    "python/datasets.py": 1,
+    "python/doctor.py": 1,
+    "python/installation.py": 2,
+}
+
+
+def untested() -> list[messages.Message]:
+    """Without those that report a bug of ours."""
+    found = messages.tests()
+    return [m for m, test in found.items() if not test and m.subject != messages.INTERNAL]
+
+
+def test_the_page_is_written_from_the_source() -> None:
+    assert messages.PAGE.read_text() == messages.page(), HOW
+
+
+def test_messages_have_tests() -> None:
+    counts = collections.Counter(message.file for message in untested())
+    new = {file: count for file, count in counts.items() if count > UNTESTED.get(file, 0)}
+    texts = "\n".join(message.text for message in untested() if message.file in new)
+    assert not new, f"one of these is new, or its test looks for other words:\n{texts}"
+    fewer = {file: counts[file] for file in UNTESTED if counts[file] < UNTESTED[file]}
+    assert not fewer, "well done: lower these numbers in UNTESTED"
+
+
+SOURCES = {
+    "a.py": """
+'A module that says something.'
+def f(path, rows):
+    'Says it.'
+    if not rows:
+        raise ValueError(f"{path} has no rows: give " "another")
+    log.once(f"each of {len(rows)} rows is new", key="a key of it")
+    values.run("what ranks ask for")
+""",
+    "b.cc": """
+// "a comment is no message"
+return Status(Code::kUnavailable, "rank " + std::to_string(rank_) + " has died; see its output");
+""",
+    "c.sh": """
+[[ -d $venv ]] || die "no environment at $venv" "pass --venv"
+""",
+}
+FOUND = {
+    ("{path} has no rows: give another", "ValueError"),
+    ("each of {len} rows is new", "Line, once"),
+    ("rank {rank} has died; see its output", "UnavailableError"),
+    ("no environment at {venv}; next: pass --venv", "Ends install.sh"),
+}
+
+
+def test_messages_are_found_in_each_language(tmp_path: Path) -> None:
+    found: set[tuple[str, str]] = set()
+    for name, text in SOURCES.items():
+        (tmp_path / name).write_text(text)
+        read = messages.READERS[(tmp_path / name).suffix]
+        found |= {(message.text, message.kind) for message in read(tmp_path / name, name)}
+    assert found == FOUND
