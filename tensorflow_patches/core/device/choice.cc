@@ -175,7 +175,7 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
   } else if (not_mpi.empty()) {
     choice->way = DeviceWay::kMpi;
     choice->reason = "by CUDA-aware MPI on all ranks";
-    if (any) choice->reason += ", for " + not_nccl;
+    if (any) choice->reason += ", because " + not_nccl;
     if (rounds) {
       choice->reason +=
           "; TF_MPI_COMPRESSION rounds nothing, because the nodes have different numbers "
