@@ -235,5 +235,5 @@ def test_a_loop_whose_loss_is_not_a_sample_mean_is_reported(feeds, monkeypatch):
     begins = "a loop over a divided dataset takes the gradient of a loss (Sum in train.py:8) that "
     assert [line.startswith(begins) for line in lines] == [True, True]
     assert "is a sum over samples: the average over 2 ranks is 1/2 of it" in lines[0]
-    assert "is no mean over samples: the average over ranks is another than the whole" in lines[1]
+    assert "is not a mean over samples: the average over ranks differs from the whole" in lines[1]
     assert "use a mean over samples, or compute it from tf.mpi.gather_batch(x)" in lines[1]

@@ -1,8 +1,8 @@
-"""A line where the gradients of a training loop do not add up to those of the whole batch.
+"""A line if the average of gradients in a training loop is not the whole batch's gradient.
 
-In a loop over a divided dataset each rank takes the gradient of its own part's loss, and the ranks
-average them. That is the whole batch's gradient only if the loss is a mean over samples. Whether it
-is can be read from the ops of a graph; nothing is known of eager code.
+In a loop over a divided dataset each rank takes the gradient of its part's loss, and the ranks
+average the gradients. That is the whole batch's gradient only if the loss is a mean over samples.
+The ops of a graph show whether it is; in eager code this is unknown.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def checking(compute_gradients: Any) -> Any:
 
 
 def check(targets: list[Any]) -> None:
-    """Says once for each op if a loss among `targets` is known to be no mean over samples.
+    """Prints a line for each loss among `targets` that is known not to be a mean over samples.
 
-    Called where a gradient for trained variables is taken outside of Keras's steps. A script that
-    calls collectives of tf.mpi itself may have made up for it, and hears nothing.
+    Called where gradients of trained variables are taken outside of Keras's steps. A script that
+    calls collectives of tf.mpi may compensate itself, so nothing is printed for it.
     """
     if group.size == 1 or not scope.is_shared_out() or scope.is_in_step():
         return
@@ -54,7 +54,7 @@ def check(targets: list[Any]) -> None:
 
 
 def _samples(graph: Any) -> list[Any]:
-    """Tensors that `graph` is given, whose first dimension may be the samples of a part."""
+    """Inputs of `graph` whose first dimension may be that of the samples of a part."""
     parts = scope.own_rows() or set()
     inputs = getattr(graph, "inputs", ())  # a function's
     given = [one for one in inputs if one.dtype not in ("resource", "variant")]
@@ -68,7 +68,7 @@ def _say(target: Any, kind: Kind, analysis: Any) -> None:
     if kind is Kind.SUM or (kind is Kind.ROWS and target.shape.rank):
         what = f"is a sum over samples: the average over {group.size} ranks is 1/{group.size} of it"
     elif kind in (Kind.RATIO, Kind.LINEAR, Kind.MIXED):
-        what = "is no mean over samples: the average over ranks is another than the whole batch's"
+        what = "is not a mean over samples: the average over ranks differs from the whole batch's"
     else:
         return
     where = place(analysis.why(target) or target.op)
