@@ -456,7 +456,7 @@ def tf_mpi_beside_it():
         raises(
             RuntimeError,
             lambda: tf.mpi.gather_batch(tf.ones([2])),
-            "library: use horovod's allgather",
+            "through another library's API: use horovod's allgather",
         )
 
 
