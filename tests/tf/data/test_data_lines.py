@@ -149,7 +149,7 @@ def test_shard_refuses_what_it_cannot_split(feeds, monkeypatch):
 
 def test_tensors_of_a_batch_with_different_lengths_are_reported(feeds, monkeypatch):
     whys: list[Any] = []
-    monkeypatch.setattr(feeds.plan, "of", lambda *given: whys.append(given[3]))
+    monkeypatch.setattr(feeds.plan, "plan_for", lambda *given: whys.append(given[3]))
     monkeypatch.setattr(feeds.batch_shard, "of_unknown_samples", lambda _: None)
     monkeypatch.setattr(feeds.batch_shard, "differing_rows", lambda _: [3, 4])
     feeds._plan(types.SimpleNamespace(step=object()), None, True, True)

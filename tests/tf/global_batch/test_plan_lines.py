@@ -37,7 +37,7 @@ def look(plan: Any, monkeypatch: Any, **found: Any) -> Any:
     """Sets what the analysis of the step finds."""
     made = plan.Look(False)
     vars(made).update(found)
-    monkeypatch.setattr(plan, "_looked_at", lambda *_: made)
+    monkeypatch.setattr(plan, "_analyze", lambda *_: made)
     return made
 
 
@@ -48,7 +48,7 @@ SPEED = (
 
 def test_a_draw_in_a_function_is_reported_with_a_remedy(plan, said, monkeypatch):
     look(plan, monkeypatch, nested_draws=True)
-    assert plan._made(step(), None, False, None, True).is_whole
+    assert plan._make(step(), None, False, None, True).is_whole
     line = (
         "evaluate() of model 'net': a random draw in a tf.function that the step calls depends on"
     )
@@ -59,14 +59,14 @@ def test_a_draw_in_a_function_is_reported_with_a_remedy(plan, said, monkeypatch)
 
 def test_a_whole_batch_in_a_compiled_step_is_reported_with_a_remedy(plan, said, monkeypatch):
     look(plan, monkeypatch, gathered=[plan.Why("the loss 'dice'")])
-    plan._made(step(compiled=True), None, False, None, True)
+    plan._make(step(compiled=True), None, False, None, True)
     assert said[0].startswith("evaluate() of model 'net': the loss 'dice', compiled, depends on")
     assert "To share the work, set jit_compile=False, or use batches of one size that is" in said[0]
 
 
 def test_inputs_of_different_lengths_are_reported_with_a_remedy(plan, said):
     why = "a batch whose tensors have different first dimensions (3 and 4)"
-    plan._made(step(), None, True, why, True)
+    plan._make(step(), None, True, why, True)
     assert said[0].endswith("To share the work, give all inputs the same first dimension")
 
 
@@ -74,7 +74,7 @@ def test_batches_that_cannot_be_gathered_are_reported_with_a_remedy(plan, said, 
     monkeypatch.setattr(plan, "_can_be_gathered", lambda *_: False)
     found = look(plan, monkeypatch)
     found.whys.append(plan.Why("the loss 'dice'", "Mean in train.py:8"))
-    assert not plan._made(step(), None, True, None, False).is_whole
+    assert not plan._make(step(), None, True, None, False).is_whole
     assert said[0].startswith("evaluate() of model 'net': the loss 'dice' (Mean in train.py:8) dep")
     assert (
         "each rank computes it from its own batch, and the average is not one process's" in said[0]
@@ -84,16 +84,16 @@ def test_batches_that_cannot_be_gathered_are_reported_with_a_remedy(plan, said, 
 
 def test_the_table_of_plans_gives_the_reason(plan, said, monkeypatch):
     look(plan, monkeypatch)
-    plan._made(step(), None, True, None, True)
+    plan._make(step(), None, True, None, True)
     assert "samples are independent" in said[-1] and said[-1].endswith("| nothing")
     look(plan, monkeypatch, gathered=[plan.Why("the loss 'dice'")])
-    plan._made(step(), None, True, None, True)
+    plan._make(step(), None, True, None, True)
     assert "needs all samples: the loss 'dice'" in said[-1]
 
 
 def test_a_restored_function_that_draws_is_reported(plan, said, monkeypatch):
     look(plan, monkeypatch, foreign_draw="RandomUniform")
-    plan._made(step(), None, True, None, True)
+    plan._make(step(), None, True, None, True)
     assert "RandomUniform" in said[0] and "load its weights" in said[0]
 
 

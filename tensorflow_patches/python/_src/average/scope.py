@@ -44,7 +44,10 @@ def is_of_shares() -> bool:
 
 
 def share() -> Any:
-    """This rank's weighted fraction of the batch; the ranks' fractions add up to 1."""
+    """This rank's weighted fraction of the batch; the ranks' fractions add up to 1.
+
+    A factor for losses and gradients, not the glossary's share of a tensor.
+    """
     weight = current_weight()
     return (1.0 if weight is None else weight) / group.size
 

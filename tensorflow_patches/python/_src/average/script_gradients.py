@@ -30,10 +30,13 @@ from tensorflow.mpi._src.runtime import group
 from tensorflow.mpi._src.variables import naming, unwrap
 
 _LABEL = "gradients taken"
-_averages_seen = False  # by the script, in eager code
+_averages_seen = False  # whether the script has received an average in eager code
 _rows_compared = itertools.count(1)
-_averages_itself: bool | None = None  # the script; known when it first takes a gradient
-_ASSIGNED, _HANDED_ON = "assigned", "handed on"  # an argument, to an update or to an optimizer
+# Whether the script averages by itself; None until it first takes a gradient in eager code.
+_averages_itself: bool | None = None
+# How a function uses an argument: an update uses it, or a value computed from it; or an optimizer
+# receives it unchanged.
+_ASSIGNED, _HANDED_ON = "assigned", "handed on"
 _SAME_ON_RANKS_OPS = ("Const", "VarHandleOp", "ReadVariableOp", "Variable", "VariableV2")
 
 
@@ -42,13 +45,13 @@ class _Taken:
     """The IdentityN of some gradients of a graph, which becomes an average on demand."""
 
     op: Any
-    variables: list[Any]  # tf.Variables, of what it holds
-    inputs: list[Any]  # what the average is of; shares, where it adds these up
-    version: int  # of the graph, with it
-    slices: Any = None  # a sparse gradient, as it was taken
-    duplicates: int = 0  # of it; see scope.duplicates
+    variables: list[Any]  # the tf.Variables whose gradients these are
+    inputs: list[Any]  # the tensors to average; if of_shares, this rank's shares, to add up
+    version: int  # graph.version when the op was added
+    slices: Any = None  # a sparse gradient as it was taken; None if dense
+    duplicates: int = 0  # for a sparse gradient: see scope.duplicates
     is_average: bool = False
-    of_shares: bool = False
+    of_shares: bool = False  # taken inside scope.shares()
 
 
 def taken(gradients: Any, sources: Any) -> list[Any]:

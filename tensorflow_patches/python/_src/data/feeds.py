@@ -160,8 +160,8 @@ def _are_even(stream: streams.Stream, in_turn: bool = False) -> bool:
     return len(stream.sizes) == 1 and ends_even
 
 
-def _plan(given: Given, spec: Any, whole_batches: bool, divides: bool) -> Plan | None:
-    """The plan for batches of `spec`: see plan.of."""
+def _plan(given: Given, spec: Any, whole_batches: bool, is_even: bool) -> Plan | None:
+    """The plan for batches of `spec`: see plan.plan_for."""
     if given.step is None:
         return None
     why = None
@@ -171,7 +171,7 @@ def _plan(given: Given, spec: Any, whole_batches: bool, divides: bool) -> Plan |
     elif rows is not None and whole_batches:
         lengths = " and ".join(map(str, rows))
         why = f"a batch whose tensors have different first dimensions ({lengths})"
-    return plan.of(given.step, spec, divides, why, whole_batches)
+    return plan.plan_for(given.step, spec, is_even, why, whole_batches)
 
 
 def _to_predict(
@@ -249,7 +249,7 @@ def _own(given: Given, stream: streams.Stream, label: str) -> Feed:
     """The batches of this rank's own data."""
     if group.size == 1 or not batch_shard.is_batched(given.dataset.element_spec):
         return Feed(given.dataset, given.num_batches)
-    _plan(given, given.dataset.element_spec, whole_batches=False, divides=False)
+    _plan(given, given.dataset.element_spec, whole_batches=False, is_even=False)
     everyone = control_plane.headers(label, [stream.length, stream.sizes])
     lengths = [length for length, _ in everyone]
     steps = max(lengths) if all(isinstance(length, int) for length in lengths) else None

@@ -101,6 +101,7 @@ def every_nth(dataset: Any, batches: bool) -> Any:
     if not delayed.steps:
         return batch_shard.made(dataset, batches).shard(group.size, group.rank)
     mine = delayed.dataset.shard(group.size, group.rank)
+    # Steps take tagged elements; the tag is unused here.
     tagged = mine.map(lambda *args: (0, batch_shard.element_of(mine.element_spec, args)))
     applied = _applied(tagged, delayed.steps)
     return applied.map(lambda tag, data: data)
@@ -120,7 +121,7 @@ def _selected(dataset: Any, found: Found) -> Any:
         found.shared.append(dataset)
         return transformations.again(dataset, source)
     if transformations.is_cache(dataset):
-        rows = _kept(dataset, found, _cached_rows)
+        rows = _replacement_of(dataset, found, _cached_rows)
         if rows is not None:
             found.shared.append(dataset)
         return rows
@@ -279,8 +280,8 @@ def _delayed_zip(dataset: Any, found: Found) -> Delayed:
 # Caches in memory. A rank's replacement of a cache lives as long as the script's cache.
 
 
-def _kept(cache: Any, found: Found, make: Callable[[Any, Found], Any]) -> Any:
-    """The replacement that `make` makes for `cache`; the same in each call of fit."""
+def _replacement_of(cache: Any, found: Found, make: Callable[[Any, Found], Any]) -> Any:
+    """The cache's replacement, made once by `make`, so that it is the same in each call of fit."""
     parts = vars(cache).setdefault("_tf_mpi_parts", {})
     key = make, group.rank, group.size
     if key not in parts:
@@ -317,20 +318,23 @@ def _delayed_cache(cache: Any, found: Found) -> Delayed:
 
     A shuffle behind the cache decides which samples a rank has in an epoch.
     """
-    delayed = _kept(cache, found, _numbered)
-    shared = tuple(step._replace(shared=(*step.shared, cache)) for step in delayed.steps)
-    return Delayed(delayed.dataset if shared else cache, shared)
+    delayed = _replacement_of(cache, found, _numbered)
+    if delayed is None:
+        return Delayed(cache)
+    steps = tuple(step._replace(shared=(*step.shared, cache)) for step in delayed.steps)
+    return Delayed(delayed.dataset, steps)
 
 
-def _numbered(cache: Any, found: Found) -> Delayed:
+def _numbered(cache: Any, found: Found) -> Delayed | None:
+    """The cache's source with indices, and the step that decodes; None if nothing is gained."""
     import tensorflow as tf
 
     if iterations.is_complete(cache):  # the script has iterated it
-        return Delayed(None)
+        return None
     source, steps = _delayed(cache._input_dataset, found)
     maps = [step for step in steps if step.function is not None]
     if not maps:
-        return Delayed(None)
+        return None
     if not transformations.is_of_tensors(source):
         source = transformations.cached_again(cache, source)
     in_parallel = [step for step in maps if hasattr(step.dataset, "_num_parallel_calls")]

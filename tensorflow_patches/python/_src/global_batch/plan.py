@@ -43,7 +43,7 @@ class Step(NamedTuple):
       eagerly: it runs without a graph.
       compiled: it is compiled by XLA.
       converted: it is converted by AutoGraph.
-      own_loop: a loop of the script iterates the batches, which cannot be analyzed.
+      own_loop: the script's own loop, which cannot be analyzed, iterates the batches.
     """
 
     model: Any
@@ -60,57 +60,57 @@ class _Data(NamedTuple):
     data: Any
 
 
-def of(step: Step, spec: Any, divides: bool, why: str | None, whole_batches: bool) -> Plan:
+def plan_for(step: Step, spec: Any, is_even: bool, why: str | None, whole_batches: bool) -> Plan:
     """The plan for batches of `spec`. Collective: all ranks call it at the same point.
 
     Args:
-      divides: every rank will have the same number of samples.
+      is_even: every rank will have the same number of samples.
       why: the reason if the elements are not samples that can be split; None otherwise.
       whole_batches: every rank can be fed whole batches; otherwise each rank has its own batches,
         which are gathered if the plan is WHOLE.
     """
     plans = vars(step.model).setdefault(_PLANS, {})
     static = _has_static_rows(spec)
-    known = (step.call, _described(spec), static, divides, why, whole_batches)
+    known = (step.call, _described(spec), static, is_even, why, whole_batches)
     if step.fresh:
         for stale in [key for key in plans if key[0] == step.call]:
             del plans[stale]
     if known not in plans:
-        plans[known] = _made(step, spec, divides, why, whole_batches)
+        plans[known] = _make(step, spec, is_even, why, whole_batches)
     plan: Plan = plans[known]
     vars(step.model).setdefault(_NOW, {})[STEPS[step.call]] = plan
     return plan
 
 
-def over(model: Any) -> None:
+def call_ended(model: Any) -> None:
     """Ends the script's call of `model`: steps that the script calls itself have no plan."""
     vars(model).pop(_NOW, None)
 
 
-def current(model: Any, kind: str) -> Plan | None:
-    """The plan of the last call with steps of `kind`, such as "train_step"; None without one."""
-    found: Plan | None = vars(model).get(_NOW, {}).get(kind)
+def current(model: Any, step_name: str) -> Plan | None:
+    """The plan of the last call that runs `step_name`, such as "train_step"; None without one."""
+    found: Plan | None = vars(model).get(_NOW, {}).get(step_name)
     return found
 
 
 def _described(spec: Any) -> str:
     import tensorflow as tf
 
-    return repr(tf.nest.map_structure(_of_any_number, spec))
+    return repr(tf.nest.map_structure(_with_unknown_rows, spec))
 
 
-def _made(step: Step, spec: Any, divides: bool, why: str | None, whole_batches: bool) -> Plan:
+def _make(step: Step, spec: Any, is_even: bool, why: str | None, whole_batches: bool) -> Plan:
     look = Look(step.eagerly)
-    even = divides and _has_static_rows(spec)
+    even = is_even and _has_static_rows(spec)
     if step.own_loop:
         what = "the script's own loop over the batches (make_train_function)"
         look.whys.append(Why(what, way_out="leave the loop to Keras"))
     elif why is not None:
         look.whys.append(Why(why, way_out="give all inputs the same first dimension"))
     else:
-        look = _looked_at(step, spec, whole_batches)
+        look = _analyze(step, spec, whole_batches)
     way_out = f"use batches of one size that is a multiple of {group.size}"
-    if look.nested_draws and not divides:
+    if look.nested_draws and not is_even:
         what = "a random draw in a tf.function that the step calls"
         look.whys.append(Why(what, way_out=f"{way_out}, or remove that tf.function"))
     if look.gathered and step.compiled and (look.draws_by_kernels or not even):
@@ -154,10 +154,10 @@ def _can_be_gathered(spec: Any, compiled: bool, even: bool) -> bool:
     return dense and (even or not compiled)
 
 
-def _looked_at(step: Step, spec: Any, whole_batches: bool) -> Look:
+def _analyze(step: Step, spec: Any, whole_batches: bool) -> Look:
     import tensorflow as tf
 
-    specs = [_of_any_number(leaf) for leaf in tf.nest.flatten(spec)]
+    specs = [_with_unknown_rows(leaf) for leaf in tf.nest.flatten(spec)]
     present = [one for one in specs if one is not None]
     found: list[Look] = []
 
@@ -277,7 +277,7 @@ def _judge(step: Step, part: batch.Part, look: Look, made: Any) -> None:
             elif isinstance(one, tf.__internal__.CompositeTensor):
                 look.whys.append(Why("an output that is not a dense tensor"))
         return
-    results.looked_at(part, look, made)
+    results.record_returned(part, look, made)
     if step.call == "evaluate":
         look.whys += map(Why, _no_mean(look))
 
@@ -325,6 +325,7 @@ def _judge_draws(part: batch.Part, look: Look, graph: Any) -> None:
     for op in [one for one in (loop, *in_loops) if one is not None][:1]:
         way_out = "draw for all samples at once, before the loop"
         look.whys.append(Why("a random draw in a loop", place(op), way_out))
+    # A draw inside a restored function.
     look.foreign_draw = next(map(place, restored), "")
     look.nested_draws = kinds.draws_in_functions(graph)
     for number, drawn in look.several:
@@ -333,7 +334,10 @@ def _judge_draws(part: batch.Part, look: Look, graph: Any) -> None:
 
 
 def _kept(part: batch.Part, graph: Any, handle: Any, added: Any, operations: list[Any]) -> Kind:
-    """The kind of the values assigned to a variable; of several, the worst."""
+    """The kind of the values assigned to a variable.
+
+    Of several, the first that is not constant, a gradient or rows; else rows, if any is.
+    """
     worst = Kind.CONST
     for op in operations:
         if op.type in states.ASSIGNS and kinds.origin(op.inputs[0]) is handle:
@@ -366,7 +370,7 @@ def _name(model: Any, handle: Any) -> str:
     return "a variable of the script"
 
 
-def _of_any_number(leaf: Any) -> Any:
+def _with_unknown_rows(leaf: Any) -> Any:
     """The spec with an unknown number of samples; None for what is not a tensor."""
     import tensorflow as tf
 
@@ -405,6 +409,7 @@ def _row(
 
 
 def _say_foreign(step: Step, op: str) -> None:
+    """Says that a draw inside a restored function differs from one process's."""
     log.once(
         f"{step.call}() of model '{step.model.name}': {op} draws random numbers for samples in a "
         "function that was restored from a file, so all ranks draw the same ones, and one process "

@@ -31,7 +31,7 @@ class Source(NamedTuple):
     is_sum: bool
 
 
-def looked_at(part: Part, look: Look, logs: Any) -> None:
+def record_returned(part: Part, look: Look, logs: Any) -> None:
     """Records the values that an analyzed step returns besides results of metrics."""
     for path, value in leaves(logs if isinstance(logs, dict) else {}):
         if id(value) not in part.results:

@@ -85,7 +85,7 @@ def wrap(kind: str) -> Callable[[Any], Any]:
                 presence.end()
                 _calls.stack.pop()
                 if all(outer.model is not self for outer in _calls.stack):
-                    plan.over(self)
+                    plan.call_ended(self)
                 _fits -= kind == "fit"
 
         return inside

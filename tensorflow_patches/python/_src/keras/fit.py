@@ -5,7 +5,8 @@
 - Metrics and losses are those of all ranks' data, so History, EarlyStopping, ReduceLROnPlateau and
   ModelCheckpoint see the same values everywhere.
 - If a callback stops training on one rank, training stops on all.
-- Batch-norm statistics are averaged before they are saved or evaluated.
+- Batch-norm statistics that steps do not synchronize are averaged before they are saved or
+  evaluated.
 - A step that trains without averaging anything is an error.
 
 For Keras 3, and for tf_keras (tf_keras/training.py). The functions run on the thread that calls
@@ -95,7 +96,8 @@ def with_whole_logs(step: str) -> Any:
         def batch_end(self: Any, batch: Any, logs: Any = None) -> Any:
             if calls.innermost() is not None:
                 presence.stepped(int(batch) + 1)
-            # If the script drives it, there may be none; tf_keras's then lacks the attribute.
+            # A CallbackList used by the script may have no model; tf_keras's then lacks the
+            # attribute.
             model = getattr(self, "model", None)
             if model is None:
                 return original(self, batch, logs)
@@ -105,7 +107,8 @@ def with_whole_logs(step: str) -> Any:
                 return original(self, batch, logs)
             hook = "_async_train" if step == "train_step" else "_async_test"
             try:
-                # Not stored here: if logs outlive the callbacks, a callback has kept them.
+                # Not stored here, so that logs still alive afterwards are known to be held by a
+                # callback.
                 result = original(self, batch, batches.begin(logs, getattr(self, hook, False)))
             except BaseException:
                 batches.leave()
@@ -186,7 +189,7 @@ def _check_averaged(fit: _Fit, model: Any) -> None:
     ):
         return
     weights = _trainable_digests(model)
-    if moments:  # no variables on any rank, or something else was averaged
+    if moments:  # the count may come from batch-norm moments, so compare weights instead
         everyone = control_plane.headers(f"{fit.name}: weights after a step", weights)
         if all(theirs == weights for theirs in everyone):
             return
@@ -265,7 +268,7 @@ def over_ranks(original: Any) -> Any:
     It runs once at the end of an epoch of fit, and of an evaluation, on all ranks.
     """
 
-    def over_ranks(self: Any, logs: Any) -> Any:
+    def get_logs(self: Any, logs: Any) -> Any:
         if getattr(_inside, "on", False):
             return original(self, logs)
         _inside.on = True
@@ -282,37 +285,40 @@ def over_ranks(original: Any) -> Any:
         finally:
             _inside.on = False
 
-    return over_ranks
+    return get_logs
 
 
 def synchronize_states(model: Any, label: str) -> None:
     """Averages state that steps change on each rank, such as batch-norm's moving averages.
 
-    Only variables that differ between ranks are changed. Weights that differ, although averages
-    should keep them equal, are reset to rank 0's; a difference beyond rounding is an error.
+    Moving averages that steps synchronize are already the same on all ranks. Only variables that
+    differ between ranks are changed. Weights that differ, although averages should keep them equal,
+    are reset to rank 0's; a difference beyond rounding is an error.
     """
     import numpy as np
 
     if not model.built and not getattr(model, "inputs", None):
         return
     trained = list(model.trainable_weights)
-    states = [*trained, *(v for v in model.non_trainable_weights if _is_float(v))]
-    everyone = control_plane.headers(label, [_digest(variable) for variable in states])
+    to_compare = [*trained, *(v for v in model.non_trainable_weights if _is_float(v))]
+    everyone = control_plane.headers(label, [_digest(variable) for variable in to_compare])
     if any(len(theirs) != len(everyone[0]) for theirs in everyone):
         return  # a rank has built more of the model
-    differing = [i for i in range(len(states)) if len({theirs[i] for theirs in everyone}) > 1]
+    differing = [i for i in range(len(to_compare)) if len({theirs[i] for theirs in everyone}) > 1]
     if not differing:
         return
-    gathered = control_plane.gather(f"{label}: state", None, [_numpy(states[i]) for i in differing])
+    gathered = control_plane.gather(
+        f"{label}: state", None, [_numpy(to_compare[i]) for i in differing]
+    )
     for place, i in enumerate(differing):
         parts = [arrays[place] for _, arrays in gathered]
-        _check_numbers(states[i], parts, label)
+        _check_numbers(to_compare[i], parts, label)
         if i < len(trained):
-            _check_rounding(states[i], parts, label)
-            states[i].assign(parts[0])
+            _check_rounding(to_compare[i], parts, label)
+            to_compare[i].assign(parts[0])
         else:
             mean = np.mean([part.astype(np.float64) for part in parts], axis=0)
-            states[i].assign(mean.astype(parts[0].dtype))
+            to_compare[i].assign(mean.astype(parts[0].dtype))
 
 
 def _is_float(variable: Any) -> bool:
@@ -320,7 +326,7 @@ def _is_float(variable: Any) -> bool:
 
 
 def _check_numbers(variable: Any, parts: list[Any], label: str) -> None:
-    """NaN on every rank matches one process; NaN on some ranks is an error."""
+    """NaN on every rank is also what one process would have; NaN on some ranks is an error."""
     import numpy as np
 
     faulty = [np.isnan(part.astype(np.float64)) for part in parts]
@@ -329,9 +335,10 @@ def _check_numbers(variable: Any, parts: list[Any], label: str) -> None:
             theirs = rank if (places & ~faulty[0]).any() else 0
             raise RuntimeError(
                 f"{label}: weight '{variable.name}' is NaN on rank {theirs} where it is a number "
-                f"on rank {0 if theirs else rank}: something changed it on one rank only, past the "
-                "optimizer, or that rank's processor or memory is faulty. Make the change on all "
-                "ranks, or look at that node with python -m tensorflow.mpi doctor --nodes"
+                f"on rank {0 if theirs else rank}: something changed it on one rank only, "
+                "bypassing the optimizer, or that rank's processor or memory is faulty. Make the "
+                "change on all ranks, or look at that node with "
+                "python -m tensorflow.mpi doctor --nodes"
             )
 
 
@@ -347,6 +354,7 @@ def _check_rounding(variable: Any, parts: list[Any], label: str) -> None:
         if not np.max(distance, initial=0) <= 1e-3:
             raise RuntimeError(
                 f"{label}: weight '{variable.name}' of rank {rank} is {np.max(distance):.2g} "
-                "away from rank 0's: something changed it on one rank only, past the optimizer. "
-                "Make the change on all ranks, or follow it with tf.mpi.broadcast_variables"
+                "away from rank 0's: something changed it on one rank only, bypassing the "
+                "optimizer. Make the change on all ranks, or follow it with "
+                "tf.mpi.broadcast_variables"
             )

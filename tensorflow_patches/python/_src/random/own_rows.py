@@ -5,14 +5,16 @@ draws what one process draws, and a rank keeps the rows of its samples. If the o
 (philox.py), it starts at these rows, and the others are not drawn.
 
 - The analysis of the step (global_batch/plan.py) derives the dimension of samples of a draw from
-  the ops that compute its shape. A draw without one is the same on all ranks.
+  the ops that compute its shape. If the shape does not depend on the number of samples, the draw
+  has no such dimension and is the same on all ranks.
 - In a nested function (a `tf.function` in a step) it is derived from the function's arguments.
 - In a loop of the script over divided data, inside a tape or a `tf.function`, a draw is for samples
   if its first dimension is unknown, or a multiple of the number of samples of a rank. If the ranks'
   parts differ in size, each rank draws its own numbers there, and states stay the same.
 
-A draw that cannot be analyzed is made as the script asked; the plan then finds no dimension of
-samples, and every rank computes whole batches.
+If the shape cannot be analyzed, or depends on the number of samples in another way, the op draws
+as the script asked. How its result depends on the samples is then unknown, so every rank computes
+whole batches.
 """
 
 from __future__ import annotations
@@ -31,11 +33,13 @@ from tensorflow.mpi._src.random import by_sample, entropy, philox
 from tensorflow.mpi._src.runtime import group, threads
 from tensorflow.mpi._src.variables import initial_broadcast
 
-_STREAM_STRIDE = 2**40  # numbers: more than one op draws
-_MANY, _ODD = 2**31 - 1, 0x9E3779B1
+_STREAM_STRIDE = 2**40  # numbers; larger than any op's draw
+_SEED_MODULUS, _SEED_STRIDE = 2**31 - 1, 0x9E3779B1
 
-# .decided: of the op that a generator is about to call; .inside; .by_size: shapes of what was drawn
-# for samples since nothing told otherwise.
+# .draws: the number of calls of random ops.
+# .decided: the Draw decided for the op that a generator is about to call, in a tuple; or empty.
+# .inside: a draw is being made; the random ops that it calls are left as they are.
+# .by_size: static shapes of draws that were taken to be for samples only because of their size.
 _local = threading.local()
 
 
@@ -343,7 +347,7 @@ def _extent(own: Any, factor: int, dtype: Any) -> tuple[Any, Any]:
     """(index of this rank's first number, number for the whole batch) along a dimension.
 
     A nested function may be called in other steps, and assumes that all parts have the same size:
-    see plan._made.
+    see plan._make.
 
     Args:
       own: how many numbers this rank has there.
@@ -371,7 +375,7 @@ def _apart(given: dict[str, Any]) -> dict[str, Any]:
             tf.convert_to_tensor(given["counter"]), group.rank * _STREAM_STRIDE
         )
     elif "seed2" in given:
-        given["seed2"] = (int(given["seed2"] or 0) + group.rank * _ODD) % _MANY
+        given["seed2"] = (int(given["seed2"] or 0) + group.rank * _SEED_STRIDE) % _SEED_MODULUS
     elif "seed" in given:
         seed = tf.convert_to_tensor(given["seed"])
         given["seed"] = tf.bitwise.bitwise_xor(seed, tf.constant([0, group.rank << 20], seed.dtype))
@@ -437,7 +441,10 @@ def _by_numbers(call: _Call, analysis: kinds.Analysis) -> Draw:
 
 
 def _by_arguments(call: _Call, rows: set[int | None] | None) -> Draw | None:
-    """The same in a nested function: arguments of unknown first dimension have samples there."""
+    """The dimension of samples of a draw in a nested function.
+
+    Arguments whose first dimension is unknown have their samples there.
+    """
     import tensorflow as tf
 
     graph = tf.compat.v1.get_default_graph()
@@ -455,7 +462,7 @@ def _by_arguments(call: _Call, rows: set[int | None] | None) -> Draw | None:
 
 
 def _by_size(call: _Call, rows: set[int | None] | None) -> Draw | None:
-    """The same from the first dimension of the draw.
+    """The dimension of samples, judged by the size of the first dimension of the draw.
 
     A first dimension of 1 is for all samples, unless a rank never has more than one.
 
