@@ -22,14 +22,14 @@ namespace tfmpi {
 
 class ResponseBypass {
  public:
-  // The transport outlives it. `takes_part`: a rank that does not still rejects, for the others'
-  // sake.
+  // The transport outlives it. A rank that does not take part still rejects votes, so that the
+  // others do not wait.
   ResponseBypass(Transport* transport, bool takes_part);
 
   // For a new group of ranks; only where no rank votes.
   void Restart() { position_ = 0; }
 
-  // The number of agreements with responses so far: the same on all ranks at the same agreement.
+  // The number of nonempty response lists so far: the same on all ranks at the same agreement.
   uint64_t position() const { return position_; }
   // Whether this rank has voted at position() and has not yet seen the outcome.
   bool voted() const { return voted_; }
@@ -47,10 +47,12 @@ class ResponseBypass {
   // The response list to execute in that case.
   const ResponseList& expected_list() const { return predictor_.response_list(); }
 
+  // The outcome of the vote at position(). Look reads it once; Watch polls it for a short time.
   Outcome Look() const { return consensus_.Look(position_); }
   Outcome Watch() const { return consensus_.Watch(position_); }
 
-  // Whether a rank with these announcements may vote: they must include everything expected.
+  // Whether a rank with these announcements may vote: they must include everything expected, but
+  // unlike in IsExpected may contain more.
   bool Fits(const ReadyList& ready_list) const;
   // Requires Fits. kCommitted: this was the last vote, and the peers have been woken.
   Outcome Vote(const ReadyList& ready_list, TimePoint now);

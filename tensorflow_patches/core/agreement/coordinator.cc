@@ -105,7 +105,8 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
   CheckReady(named.name);
 }
 
-// Whether an error has already answered it; the engine of that rank has kept the error.
+// Whether an error has already answered this request of the rank, whose engine has kept the error.
+// If so, decrements the count of such answers.
 bool Coordinator::WasAnswered(int rank, const std::string& name) {
   const auto it = answered_.find(name);
   if (it == answered_.end()) return false;
@@ -193,7 +194,7 @@ void Coordinator::CheckReady(const std::string& name) {
   Answered(name);
 }
 
-// For people: the members that do not take part, because their script has ended or they wait for
+// For messages: the members that do not take part, because their script has ended or they wait for
 // something else; empty if there are none.
 std::string Coordinator::DescribeAbsent(const Pending& pending) const {
   constexpr int kMaxListed = 8;
@@ -240,7 +241,7 @@ void Coordinator::Fail(const std::string& name, Code code, const std::string& me
   next_.errors.push_back({name, code, message});
 }
 
-// For people: a rank and what its script is doing, if known.
+// For messages: a rank and what its script is doing, if known.
 std::string Coordinator::RankAndDoing(int rank) const {
   const std::string& doing = peers_[rank].wait_state.doing;
   return "rank " + std::to_string(rank) + (doing.empty() ? "" : ", in " + doing + ",");

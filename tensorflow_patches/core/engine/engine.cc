@@ -136,7 +136,8 @@ bool Engine::IsOver() const {
   return state_.finished && recovery_ == nullptr;
 }
 
-// Returns false when every script has ended and all ranks know it.
+// With recovery_, returns false once all living ranks agree that every script has ended. Otherwise
+// returns true, and IsOver ends the loop.
 bool Engine::Turn() {
   state_.now = Clock::now();
   if (failed_) {
@@ -260,7 +261,7 @@ bool Engine::ExchangeMessages(bool news) {
   return state_.ok() && negotiator_.Exchange(news);
 }
 
-// The peers should vote at any moment, and sleeping and being woken would delay the step.
+// The peers are expected to vote soon; sleeping and being woken would delay the step.
 // Returns when they have voted, when there is other work, or when the patience has run out.
 void Engine::PollForVotes() {
   constexpr int kPollsPerLook = 16;  // polls between two reads of the clock

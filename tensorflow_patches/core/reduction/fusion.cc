@@ -84,7 +84,7 @@ Status Fusion::ReduceInPlace(const FusionEntry& entry, double scale, TimePoint d
   const size_t count = Count(entry.signature);
   const void* in = entry.request != nullptr ? entry.request->input : nullptr;
   void* out = entry.request != nullptr ? entry.request->output : nullptr;
-  std::vector<char> zeros;
+  std::vector<char> zeros;  // for a rank without the request: the op's neutral element
   if (entry.request == nullptr) {
     zeros.resize(count * SizeOf(type));
     FillNeutral(WireType(type), entry.signature.op, zeros.data(), count * WireElements(type));
@@ -213,7 +213,8 @@ Status Fusion::Allgather(const FusionEntry& entry, const std::vector<int64_t>& r
 
 Status Fusion::SparseAllgather(const FusionEntry& entry, const std::vector<int64_t>& rows,
                                int contributors, TimePoint deadline) {
-  // All ranks know all row counts, so all decide the same.
+  // All ranks know all row counts, so all decide the same. Each rank's caller sees that Begin was
+  // not called (GatheredRows::gathered), and chooses another way.
   const int64_t limit = entry.signature.row_limit;
   if (limit >= 0 && Total(rows) > limit) return Status();
   const size_t row_bytes = RowBytes(entry.signature);

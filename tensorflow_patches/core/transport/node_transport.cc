@@ -142,6 +142,7 @@ class NodeTransport : public Transport {
     return Status();
   }
 
+  // The reduction by MPI itself, without shared memory or the rail: see Transport.
   Status PlainAllreduce(const void* in, void* out, const Reduction& reduction,
                         TimePoint deadline) override {
     return all_->PlainAllreduce(in, out, reduction, deadline);
@@ -227,8 +228,8 @@ class NodeTransport : public Transport {
     return node_.AllgatherShares(out, reduction.count, reduction.type, deadline);
   }
 
-  const std::unique_ptr<Transport> all_;
-  const std::unique_ptr<Transport> rail_;
+  const std::unique_ptr<Transport> all_;   // between all ranks, without shared memory
+  const std::unique_ptr<Transport> rail_;  // see Transport::rail; may be null
   const NodeMemory memory_;
   const NodeOptions options_;
   NodeCollectives node_;
