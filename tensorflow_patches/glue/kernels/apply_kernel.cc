@@ -87,8 +87,8 @@ absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
                      tensorflow::DataTypeString(context_->input_dtype(input)),
                      ", which cannot be averaged over ranks; set TF_MPI_ENABLE=0"));
   }
-  // Before this step holds the gradient, too: a gradient without other readers is averaged in
-  // place.
+  // Must come before gradient_ takes a reference, or the gradient is never averaged in place: only
+  // an input without other references is forwarded.
   const absl::Status status = context_->forward_input_or_allocate_temp(
       {input}, context_->input_dtype(input), context_->input(input).shape(), &average_);
   if (!status.ok()) return status;

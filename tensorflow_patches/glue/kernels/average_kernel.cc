@@ -24,6 +24,7 @@ using tensorflow::Tensor;
 using tensorflow::TryGetNodeAttr;
 using tensorflow::shape_inference::InferenceContext;
 
+// Attributes of an IdentityN that is an average. TfMpiAverage has `label` and `names` instead.
 constexpr char kLabel[] = "_tf_mpi_average";
 constexpr char kNames[] = "_tf_mpi_names";
 
@@ -211,7 +212,7 @@ std::shared_ptr<const AveragePlan> AverageKernel::PlanFor(OpKernelContext* conte
   return plan_;
 }
 
-// Averages stay where they are reduced, which saves a copy for each of, say, 400 small ones.
+// Averages stay where they are reduced, which saves one copy per small tensor.
 absl::Status AverageKernel::AllocateTogether(OpKernelContext* context,
                                              const AveragePlan::Entry& entry, void** data) const {
   const tensorflow::DataType type = context->input_dtype(static_cast<int>(entry.tensors[0]));

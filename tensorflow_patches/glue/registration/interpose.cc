@@ -1,8 +1,8 @@
 // The one point through which every kernel of TensorFlow passes: registration.
 //
 // This library is loaded before TensorFlow's, so all registrations of the stock binary bind to the
-// definition below. It runs before this library's static constructors, on the thread that loads
-// TensorFlow: nothing here may use a static that is not constant-initialized.
+// definition below. The definition runs before this library's static constructors, on the thread
+// that loads TensorFlow: nothing here may use a static that is not constant-initialized.
 
 #include "tensorflow_patches/glue/registration/interpose.h"
 

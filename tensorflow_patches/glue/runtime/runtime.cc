@@ -67,7 +67,7 @@ void WriteOwn() {
                   : status.message());
 }
 
-// Whether nodes exchange through a transport of all ranks, which does not round.
+// Whether nodes exchange tensors without a rail; only a rail compresses.
 bool LacksRail(Transport* transport) {
   return transport->topology().nodes > 1 && transport->rail() == nullptr;
 }
@@ -99,7 +99,8 @@ Status StartRuntime(const RuntimeOptions& options) {
     return Status(Code::kInvalidArgument,
                   "the library of this wheel does not know an extra in '" + options.extras + "'");
   }
-  // Such an update is one operation of all ranks in several requests, which could not be repeated.
+  // A divided update is one operation of all ranks in several requests, which could not be
+  // repeated.
   if (options.engine.shrink_on_fault) extras.divided_updates = false;
   SetExtras(extras);
   std::unique_ptr<Transport> transport;

@@ -16,9 +16,12 @@
 
 namespace tfmpi {
 
-// An attribute of Apply ops in graphs: the keys (variable_names.h) of the variable and its slots;
-// for a ref variable only its own. Those of a session have the scope kOfSession. Missing if Python
-// does not know one of them. An imported graph may contain keys of another graph.
+// An attribute of Apply ops in graphs: the keys (variable_names.h) of the variable and its slots,
+// for example ["*|dense/kernel", "*|dense/kernel/Momentum"]. "*" (kOfSession) is the scope of a
+// variable of the graph, whose session is not known yet. An eager variable that a tf.function
+// captures has a key such as "Anonymous/dense/kernel/42". For a ref variable the attribute has only
+// the variable's own key. Missing if Python does not know one of the keys. An imported graph may
+// contain keys of another graph.
 inline constexpr char kStates[] = "_tf_mpi_states";
 inline constexpr char kOfSession[] = "*";
 
