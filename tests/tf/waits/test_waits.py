@@ -37,7 +37,7 @@ def test_different_settings_are_named(launch, scripts):
     ]:
         assert f"{name}: rank 0 has '{zero}', rank 1 has '{one}'" in text
         assert f" -x {name}" in text
-    assert text.count("rank 0 has") == 4, text
+    assert text.count(": rank 0 has '") == 4, text
     assert run.wall < SOON
 
 
