@@ -60,7 +60,9 @@ def draw(table: Sequence[dict[str, str]], style: str, path: Path) -> None:
         )
         axes.bar_label(drawn, [f"{float(row['share']):.2f}" for row in bars], fontsize=7)
     axes.axhline(1, color="silver", linewidth=0.8, zorder=0)
-    axes.set_xticks([i + 0.42 - width / 2 for i in range(len(workloads))], workloads)
+    bars_of = [sum(row["workload"] == one for row in chosen) for one in workloads]
+    middles = [i + width * (bars - 1) / 2 for i, bars in enumerate(bars_of)]
+    axes.set_xticks(middles, workloads)
     axes.set_ylabel("speed of a rank\n(1 = independent processes)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(ncols=len(columns), loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
