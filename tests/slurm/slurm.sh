@@ -38,6 +38,7 @@ JobAcctGatherType=jobacct_gather/none
 NodeName=$host NodeAddr=127.0.0.1 CPUs=$(nproc) State=UNKNOWN
 PartitionName=all Nodes=$host Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4
 C
+  echo "PMIxCliTmpDirBase=$place" > $place/mpi.conf # a killed step leaves its folder
   : > $place/cgroup.conf
   slurmctld -c; slurmd
   for k in $(seq 100); do sinfo -h -o %T 2> /dev/null | grep -q idle && break; sleep 0.2; done

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -125,3 +127,34 @@ def test_salloc_runs_ranks(tmp_path: Path) -> None:
     words = ["salloc", "-n", "2", "srun", "--mpi=pmix", sys.executable, "-c", code]
     run = subprocess.run(words, capture_output=True, text=True, timeout=240, check=True)
     assert run.stdout.count("size 2") == 2, run.stdout + run.stderr
+
+
+def test_ranks_end_with_srun(tmp_path: Path) -> None:
+    """Slurm's daemon, which started them, keeps them if both processes of srun are killed."""
+    code = (
+        "import os, sys, time, tensorflow as tf\n"
+        "open(os.path.join(sys.argv[1], f'{tf.mpi.rank()}.pid'), 'w').write(str(os.getpid()))\n"
+        "time.sleep(300)\n"
+    )
+    words = ["srun", "--mpi=pmix", "-J", "orphans", "-n", "2", sys.executable, "-c", code]
+    words.append(str(tmp_path))
+    with (tmp_path / "launcher").open("w") as log:
+        srun = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+    try:
+        files = [tmp_path / f"{rank}.pid" for rank in range(2)]
+        _wait_until(lambda: all(file.exists() and file.read_text() for file in files), 120)
+        os.killpg(srun.pid, signal.SIGKILL)
+        srun.wait()
+        ranks = [Path("/proc", file.read_text()) for file in files]
+        _wait_until(lambda: not any(rank.exists() for rank in ranks), 5)
+        line = f"rank 0/2: srun (process {srun.pid}), which started the ranks, was killed"
+        assert (tmp_path / "launcher").read_text().count(line) == 1
+    finally:
+        subprocess.run(["scancel", "--name=orphans"], check=True, timeout=60)
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

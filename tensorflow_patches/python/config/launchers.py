@@ -20,6 +20,7 @@ class Launcher:
     local_rank: int = -1  # -1: unknown
     abis: tuple[str, ...] = ("openmpi", "mpich", "abi", "debian")  # possible ABIs, in order
     joins: bool = True  # False: MPI cannot connect the tasks that it started
+    port: int = 0  # where srun listens, on the node that it runs on; 0: another launcher
 
     @property
     def is_open_mpis(self) -> bool:
@@ -39,6 +40,7 @@ class _Variables:
     local_size: str = ""
     local_rank: str = ""
     joins: bool = True
+    port: str = ""
 
 
 _ANY = ("openmpi", "mpich", "abi", "debian")
@@ -59,12 +61,12 @@ _LAUNCHERS = (
     ),
     _Variables(
         "Slurm's srun --mpi=pmi2", "PMI_SIZE", "PMI_RANK", _PMI,
-        ("SLURM_PROCID", "PMI_FD"), "", "SLURM_LOCALID",
+        ("SLURM_PROCID", "PMI_FD"), "", "SLURM_LOCALID", port="SLURM_SRUN_COMM_PORT",
     ),
     _Variables("a launcher that speaks PMI", "PMI_SIZE", "PMI_RANK", _PMI),
     _Variables(
         "Slurm's srun --mpi=pmix", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", _ANY,
-        ("PMIX_RANK",), "", "SLURM_LOCALID",
+        ("PMIX_RANK",), "", "SLURM_LOCALID", port="SLURM_SRUN_COMM_PORT",
     ),
     _Variables(
         "Slurm's srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", _ANY,
@@ -86,9 +88,8 @@ def launcher(environ: Mapping[str, str] = os.environ) -> Launcher | None:
         local_size = number(one.local_size, 0)
         if "SLURM" in one.local_rank:
             local_size = _slurm_tasks_here(environ)
-        return Launcher(
-            one.name, size, rank, local_size, number(one.local_rank, -1), one.abis, one.joins
-        )
+        local_rank, port = number(one.local_rank, -1), number(one.port, 0)
+        return Launcher(one.name, size, rank, local_size, local_rank, one.abis, one.joins, port)
     return None
 
 

@@ -6,12 +6,16 @@ on training unnoticed. So each rank watches its launcher (pidfd), and ends as so
 immediately, because some MPIs end a process that has lost its launcher, without a message. MPICH's
 and Intel's ranks are killed by their proxies, ranks on other nodes by their daemons.
 
+srun is no ancestor of its ranks: Slurm's daemon starts them, and keeps them if srun is killed. The
+ranks on srun's own node find it by the port on which it listens.
+
 A rank that was started to outlive its launcher (by nohup or setsid) is left alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import select
 import sys
@@ -23,6 +27,7 @@ from tensorflow.mpi._src.presence import peers
 
 _EXIT_CODE = 1
 _SIGHUP = 1 << 0  # in /proc's masks of signals
+_LISTEN = "0A"  # a state in /proc/net/tcp
 
 
 class Launcher:
@@ -93,8 +98,9 @@ class Launcher:
 def of_this_rank(launcher: config.Launcher) -> Launcher | None:
     """The launcher; None if it is not visible from here, or if this rank is to outlive it."""
     try:
-        pid = ancestor(launcher)
-        if pid is None or _outlives(pid):
+        parent = ancestor(launcher)
+        pid = _listener(launcher.port) if launcher.port else parent
+        if pid is None or _outlives(pid, parent or pid):
             return None
         return Launcher(pid, launcher.rank, launcher.size, launcher.local_rank in (-1, 0))
     except OSError:
@@ -120,9 +126,32 @@ def _is_child_of(pid: int, rank: int) -> bool:
         return False
 
 
-def _outlives(pid: int) -> bool:
-    """Whether this rank is in another session than `pid`, or ignores SIGHUP but `pid` does not."""
+def _listener(port: int) -> int | None:
+    """The process of this user that listens on the TCP port `port` of this node."""
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/self/net/{table}") as rows:
+            next(rows)
+            for row in rows:
+                # sl, local address, remote address, state, queues, timer, retransmits, uid, timeout
+                _, local, _, state, *_, inode = row.split()[:10]
+                if state == _LISTEN and int(local.rpartition(":")[2], 16) == port:
+                    return _holder(f"socket:[{inode}]")
+    return None
+
+
+def _holder(socket: str) -> int | None:
+    """The process of this user that has `socket` open, by the name that /proc gives it."""
+    for folder in glob.iglob("/proc/[0-9]*/fd"):
+        with contextlib.suppress(OSError):  # another user's, or it has ended
+            if any(os.readlink(entry.path) == socket for entry in os.scandir(folder)):
+                return int(folder.split("/")[2])
+    return None
+
+
+def _outlives(pid: int, parent: int) -> bool:
+    """Whether this rank is in another session than `parent`, or ignores SIGHUP but `pid` does
+    not."""
     own = os.getpid()
-    if peers.stat(own).session != peers.stat(pid).session:
+    if peers.stat(own).session != peers.stat(parent).session:
         return True
     return bool(peers.ignored_signals(own) & ~peers.ignored_signals(pid) & _SIGHUP)
