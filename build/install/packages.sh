@@ -31,9 +31,9 @@ install_packages() {
     step "Missing on this machine"
     printf '        %s\n' "${reasons[@]}"
     local command="apt-get install --no-install-recommends ${packages[*]}"
-    command -v apt-get >/dev/null || die "there is no apt-get" "install the packages above by hand"
-    if ((EUID != 0)) && ! sudo -n true 2>/dev/null; then
-        die "installing them needs root" "run sudo apt-get update && sudo $command"
+    if ! command -v apt-get >/dev/null || ! as_root true 2>/dev/null; then
+        die "installing them needs apt-get, and root or sudo" \
+            "install the packages above by hand; with apt: sudo apt-get update && sudo $command"
     fi
     step "Installing: $command"
     logged apt-update "check /etc/apt/sources.list and the network" as_root apt-get update

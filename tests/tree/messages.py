@@ -51,7 +51,7 @@ _SUBJECTS = {  # by folder or file below tensorflow_patches; the first match cou
     "tf.mpi": r"",
 }
 _ORDER = [*_SUBJECTS, INTERNAL]
-_MIN_LETTERS = 12  # that a test must share with a message
+_MIN_LETTERS = 10  # that a test must share with a message
 _OURS = {"InternalError", "CancelledError"}  # codes for errors that no script can cause
 
 
@@ -132,6 +132,8 @@ def _of_python(path: Path, file: str) -> Iterator[Message]:
                 return
             case ast.ClassDef(bases=[ast.Attribute(attr="Enum")]):
                 return  # documentation for readers of the code
+            case ast.Assign(targets=[ast.Name(id="label" | "_LABEL")]):
+                return  # the name of an exchange between ranks
             case ast.Raise(exc=ast.Call(func=func)):
                 kind = ast.unparse(func).split(".")[-1].replace("error_from_code", "Error")
             case ast.stmt():
@@ -211,9 +213,11 @@ def _of_bash(path: Path, file: str) -> Iterator[Message]:
         r'\bdie "((?:\$\([^)]*\)|[^"])+)"((?:\s*\\\n)? +"([^"]+)")?', path.read_text()
     ):
         text = re.sub(
-            r"\$\{?(\w+|[*@])(?:[^}\s]*\})?|\$\([^)]*\)", lambda m: f"{{{m[1] or '…'}}}", text
+            r"\$\{?(\w+|[*@])(?:[^}\s]*\})?|\$\([^)]*\)",
+            lambda m: f"{{{m[1] or '…'}}}",
+            text + f"; next: {step}" * bool(step),
         )
-        yield Message(text + f"; next: {step}" * bool(step), "Ends install.sh", file)
+        yield Message(text, "Ends install.sh", file)
 
 
 READERS = {".py": _of_python, ".cc": _of_cpp, ".h": _of_cpp, ".sh": _of_bash}
@@ -256,7 +260,7 @@ def _runs(piece: str) -> set[str]:
 
 
 @cache
-def _spoken() -> dict[str, list[str]]:
+def _strings() -> dict[str, list[str]]:
     """The strings of each test, including the scripts that it runs."""
     found = {}
     for path in sorted((ROOT / "tests").rglob("*")):
@@ -268,8 +272,34 @@ def _spoken() -> dict[str, list[str]]:
             nodes = [*ast.walk(ast.parse(path.read_text()))]
             docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
             texts = [_text(node) or "" for node in nodes if id(node) not in docs]
-        found[file] = [*dict.fromkeys(piece for text in texts for piece in _pieces(text))]
+        found[file] = [*dict.fromkeys(texts)]
     return found
+
+
+@cache
+def _spoken() -> dict[str, list[str]]:
+    """The pieces of the strings of each test."""
+    return {
+        file: [*dict.fromkeys(piece for text in texts for piece in _pieces(text))]
+        for file, texts in _strings().items()
+    }
+
+
+def _filled_in(message: Message) -> str:
+    """The test with a string that is the whole message, with something for each placeholder."""
+    literals = re.split(r"\{.*?\}", message.text)
+    letters = sum(char.isalpha() for char in "".join(literals))
+    if len(literals) == 1 or letters < _MIN_LETTERS:
+        return ""
+    whole = re.compile(".*".join(map(re.escape, literals)))
+    longest = max(literals, key=len)
+    for file, texts in _strings().items():
+        for text in texts:
+            plain = re.sub(r"\\(.)", r"\1", text.replace("\n  next: ", "; next: "))
+            plain = " ".join(plain.split())
+            if longest in plain and whole.search(plain):
+                return file
+    return ""
 
 
 def _clauses(piece: str) -> set[str]:
@@ -284,7 +314,7 @@ def tests() -> dict[Message, str]:
 
     A test matches a message if one of its strings is part of the message, or contains a clause of
     it, or if both have four words in a row. The words must belong to one message, or to one of the
-    test's own room.
+    test's own room. A string that contains the whole message, filled in, matches it, too.
     """
     pieces = {message: _pieces(message.text) for message in messages()}
     wholes = {message: "\n".join(some) for message, some in pieces.items()}
@@ -297,7 +327,7 @@ def tests() -> dict[Message, str]:
     def note(words: str, file: str) -> None:
         found = {message.text: message.file for message in messages() if words in wholes[message]}
         if len(found) > 1:
-            room = f"/{file.split('/')[-2]}/"
+            room = "install" if "/test_install" in file else f"/{file.split('/')[-2]}/"
             found = {text: source for text, source in found.items() if room in source}
         found = found if len(found) == 1 else {}
         if words.count(" ") > 2:  # enough, if it is a whole clause
@@ -314,6 +344,7 @@ def tests() -> dict[Message, str]:
             note(one, file)
     return {
         message: max(matched[message.text], key=lambda f: matched[message.text][f], default="")
+        or _filled_in(message)
         for message in messages()
     }
 
