@@ -26,12 +26,12 @@ def fault(site: str | None = None) -> str | None:
         with open(os.path.join(site, *_INIT.split("/")), "rb") as file:
             if _OURS in file.read():
                 return None
-        what = "were overwritten"
+        what = "overwritten"
     except OSError:
-        what = "were removed"
+        what = "removed"
     own, others = owners(site)
     by = " and ".join(others) or "a distribution that is no longer installed"
-    return f"files of {own or 'this wheel'} {what} by {by}"
+    return f"files of {own or 'this wheel'} were {what} by {by}"
 
 
 def owners(site: str | None = None) -> tuple[str, list[str]]:

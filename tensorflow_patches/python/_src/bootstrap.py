@@ -24,10 +24,7 @@ def load() -> None:
     except config.ConfigError as error:
         raise ImportError(str(error)) from None
     if not gate.on:
-        found = gate.launcher
-        if found is not None and (
-            "child of process" in gate.reason or "know nothing" in gate.reason and found.rank == 0
-        ):
+        if gate.warns:
             print(f"tensorflow.mpi: {gate.reason}; no gradients are averaged here", file=sys.stderr)
         return
     from tensorflow.mpi._src.interpose import rows

@@ -19,6 +19,7 @@ class Gate:
     on: bool
     reason: str
     launcher: Launcher | None
+    warns: bool = False  # whether to print the reason, because the user expects averages
 
 
 _WORD_SECONDS = 600  # a job's ranks start within this time; an older file belongs to another job
@@ -67,9 +68,8 @@ def gate(environ: Mapping[str, str] = os.environ) -> Gate:
     check(environ)
     ancestor = started_by_ancestor(environ)
     if ancestor is not None and found is not None:
-        return Gate(
-            False, f"this process is a child of process {ancestor}, which is the rank", found
-        )
+        why = f"this process is a child of process {ancestor}, which is the rank"
+        return Gate(False, why, found, warns=True)
     if enable == "1":
         return Gate(True, "TF_MPI_ENABLE=1", found)
     if is_off_elsewhere(environ):
@@ -84,5 +84,6 @@ def gate(environ: Mapping[str, str] = os.environ) -> Gate:
             f"{found.name} started {found.size} tasks that know nothing of each other; to train "
             "together, start them with srun --mpi=pmix, or --mpi=pmi2 for an MPICH",
             found,
+            warns=found.rank == 0,
         )
     return Gate(True, f"{found.name} started {found.size} ranks", found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -237,3 +238,59 @@ def test_a_loop_whose_loss_is_not_a_sample_mean_is_reported(feeds, monkeypatch):
     assert "is a sum over samples: the average over 2 ranks is 1/2 of it" in lines[0]
     assert "is not a mean over samples: the average over ranks differs from the whole" in lines[1]
     assert "use a mean over samples, or compute it from tf.mpi.gather_batch(x)" in lines[1]
+
+
+def test_nothing_follows_an_error_of_a_pipeline(feeds):
+    failures = feeds.streams.failures
+    meetings = failures.Meetings("data 0")
+    assert meetings._name_for(0).startswith(b"allgather data 0")
+    meetings.got()
+    assert meetings._name_for(1)
+    with pytest.raises(RuntimeError, match="no element follows an error"):
+        meetings._name_for(2)
+
+
+def test_a_rank_0_that_has_ended_early_is_an_error(feeds, monkeypatch):
+    streams = feeds.streams
+    checks = types.SimpleNamespace(assert_greater=mock.MagicMock())
+    monkeypatch.setitem(sys.modules, "tensorflow", mock.MagicMock(debugging=checks))
+    monkeypatch.setattr(streams.group, "rank", 1)
+    monkeypatch.setattr(streams.determinism, "has_effects", lambda _: False)
+    for module, name in ((streams.packing, "decode_spec"), (streams.packing, "unpack")):
+        monkeypatch.setattr(module, name, mock.MagicMock())
+    monkeypatch.setattr(streams.input_stats, "note_made", lambda _: None)
+    monkeypatch.setattr(streams, "gather", mock.MagicMock())
+
+    def one_by_one(dataset: Any, function: Any) -> Any:
+        function((mock.MagicMock(), mock.MagicMock()))
+        return mock.MagicMock()
+
+    monkeypatch.setattr(streams.batch_shard, "one_by_one", one_by_one)
+    streams._from_rank_0(mock.MagicMock(), "data 0", "fit", "")
+    text = checks.assert_greater.call_args.args[2]
+    assert text == "fit: rank 0, which sends these data, has ended before their end"
+
+
+def test_a_callback_that_reads_batches_of_predict_is_reported(feeds, said, monkeypatch):
+    predictions = load("tensorflow.mpi._src.data.predictions")
+    monkeypatch.setattr(predictions.log, "once", lambda line, **_: said.append(line))
+    monkeypatch.setattr(predictions.control_plane, "any_rank", lambda label, mine: mine)
+    call = predictions.Prediction()
+    assert not call.is_shown("predict 1") and not said
+    call.shows_batches = True
+    assert call.is_shown("predict 1")
+    assert said[0].startswith("predict: a callback has on_predict_batch_end, which receives the")
+    assert "so every rank predicts all samples, at one process's speed" in said[0]
+
+
+def test_a_map_inside_a_function_is_named(feeds, monkeypatch):
+    selection = feeds.selection
+    ops = ["ParallelMapDatasetV2"]
+    monkeypatch.setattr(selection.transformations, "is_map", lambda _: False)
+    monkeypatch.setattr(selection.contents, "node_ops", lambda _: ops)
+    graph = types.SimpleNamespace(as_graph_def=lambda: None)
+    wrapped = types.SimpleNamespace(function=types.SimpleNamespace(graph=graph), _func=batches)
+    dataset = types.SimpleNamespace(_functions=lambda: [wrapped])
+    assert selection._of_map(dataset) == "a map in function 'batches'"
+    ops.clear()
+    assert selection._of_map(dataset) is None

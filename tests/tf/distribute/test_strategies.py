@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 from compare import assert_same, distance
-from tensorflow.mpi._src.distribute import strategies
+from tensorflow.mpi._src.distribute import one_rank, strategies
 
 from reference import reference
 from tiers import full
@@ -61,3 +63,10 @@ def test_a_loop_over_parts_equals_one_process(launch, scripts):
 def test_a_strategy_uses_the_ranks_gpu(named: list[str] | None, gpu: bool, used: str) -> None:
     """Needs no GPU. Without this, a strategy would train on the CPU although there is a GPU."""
     assert strategies.device(named, lambda: gpu) == used
+
+
+def test_values_of_several_replicas_of_a_rank_are_refused():
+    strategy = types.SimpleNamespace(_replicas=2)
+    words = "gives each replica its own value, but a rank computes all 2 replicas' parts as one"
+    with pytest.raises(NotImplementedError, match=words):
+        one_rank.OneRank._experimental_distribute_values_from_function(strategy, lambda context: 0)

@@ -93,6 +93,12 @@ def summaries() -> None:
         tf.summary.trace_export("trace", step=1)
     writer.flush()
     writer.close()
+    try:
+        writer.init()
+    except RuntimeError as error:  # TensorFlow's own on rank 0
+        assert "is already closed" in str(error)
+    else:
+        raise AssertionError("a closed writer accepts use")
     tf.profiler.experimental.start(str(DIRECTORY / "profile"))
     tf.profiler.experimental.stop()
 

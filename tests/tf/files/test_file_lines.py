@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import math
+import sys
 import types
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -143,3 +145,26 @@ def test_a_backup_that_another_rank_could_not_read_is_an_error(monkeypatch):
     words = "BackupAndRestore could not restore '/tmp/backup' on rank 1: OSError: truncated file"
     with pytest.raises(RuntimeError, match=words):
         begin(types.SimpleNamespace(backup_dir="/tmp/backup"))
+
+
+@pytest.mark.parametrize("name", ["removing_backup", "removing_tf_keras_backup"])
+def test_the_removal_of_a_backup_is_named(monkeypatch, name):
+    """Messages about a save name its path."""
+    keras_files = load("tensorflow.mpi._src.files.keras_files")
+    monkeypatch.setattr(keras_files.saves, "saves", lambda function, path, result: path)
+    manager = types.SimpleNamespace(directory="/tmp/backup")
+    backup = types.SimpleNamespace(backup_dir="/tmp/backup", write_checkpoint_manager=manager)
+    path = getattr(keras_files, name)(lambda self, logs=None: None)
+    assert path(backup, logs={}) == "/tmp/backup (end of training)"
+
+
+def test_a_failure_that_cannot_be_created_here_is_its_cause(monkeypatch):
+    failures = load("tensorflow.mpi._src.files.failures")
+    monkeypatch.setitem(sys.modules, "tensorflow.python.framework", mock.MagicMock())
+    monkeypatch.setattr(failures, "_made", lambda kind, *_: kind("no space"))
+    cause = RuntimeError("rank 0 could not save")
+    described = failures.describe(ValueError("no space"))
+    again = failures.again(described, cause)
+    assert type(again) is ValueError and again.__cause__ is cause
+    monkeypatch.setattr(failures, "_made", lambda *_: TypeError("another"))
+    assert failures.again(described, cause) is cause

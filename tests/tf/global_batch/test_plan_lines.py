@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import types
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -53,8 +56,8 @@ def test_a_draw_in_a_function_is_reported_with_a_remedy(plan, said, monkeypatch)
         "evaluate() of model 'net': a random draw in a tf.function that the step calls depends on"
     )
     assert said[0].startswith(line) and SPEED in said[0]
-    way_out = "To share the work, use batches of one size that is a multiple of 2, or remove that"
-    assert way_out in said[0]
+    way_out = "use batches of one size that is a multiple of 2, or remove that tf.function"
+    assert said[0].endswith(f"To share the work, {way_out}")
 
 
 def test_a_whole_batch_in_a_compiled_step_is_reported_with_a_remedy(plan, said, monkeypatch):
@@ -124,3 +127,132 @@ def test_values_that_a_step_stores_are_listed(plan, monkeypatch, call):
         "the update of an optimizer op",
         *metric,
     ]
+
+
+@pytest.fixture(name="tensorflow")
+def tensorflow_fixture(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes `import tensorflow` return a module that does nothing, of lists."""
+    made = mock.MagicMock()
+    made.nest.flatten = lambda values: values if isinstance(values, list) else [values]
+    made.Tensor = Tensor
+    made.__internal__ = types.SimpleNamespace(CompositeTensor=Ragged)
+    monkeypatch.setitem(sys.modules, "tensorflow", made)
+    return made
+
+
+class Tensor:
+    """Replaces tf.Tensor."""
+
+
+class Ragged:
+    """Replaces tf.RaggedTensor."""
+
+
+def test_outputs_of_predict_that_prevent_a_split_are_named(plan, tensorflow):
+    part = types.SimpleNamespace(kind=lambda _: plan.Kind.MIXED, why=lambda _: "Mean in train.py:8")
+    found = plan.Look(False)
+    plan._judge(step(call="predict"), part, found, [Tensor(), Ragged()])
+    assert [plan._at(why) for why in found.whys] == [
+        "a prediction of the model (Mean in train.py:8)",
+        "an output that is not a dense tensor",
+    ]
+
+
+def test_a_draw_in_a_loop_is_named_with_a_remedy(plan, monkeypatch):
+    op = types.SimpleNamespace(type="RandomUniform", traceback=(), graph=None)
+    monkeypatch.setattr(plan.kinds, "draws_by_samples", lambda *_: op)
+    monkeypatch.setattr(plan.kinds, "draws_in_functions", lambda _: False)
+    part = types.SimpleNamespace(analysis=types.SimpleNamespace(foreign_draws=[]))
+    found = plan.Look(False)
+    plan._judge_draws(part, found, None)
+    (why,) = found.whys
+    assert plan._at(why) == "a random draw in a loop (RandomUniform)"
+    assert why.way_out == "draw for all samples at once, before the loop"
+
+
+def test_a_step_that_cannot_be_analyzed_is_logged(plan, said, monkeypatch, tensorflow):
+    monkeypatch.setattr(plan, "only_traced", lambda *_: contextlib.nullcontext())
+    tensorflow.function.side_effect = TypeError("net needs real tensors")
+    found = plan._analyze(step(converted=False), [], True)
+    assert said == ["evaluate of model 'net' could not be looked at: net needs real tensors"]
+    why = "a step that cannot be traced into a graph (net needs real tensors)"
+    assert found.whys[0].what == why
+
+
+def test_a_metric_that_cannot_be_analyzed_is_logged(plan, monkeypatch, tensorflow):
+    metrics = load("tensorflow.mpi._src.global_batch.metrics")
+    said: list[str] = []
+    monkeypatch.setattr(metrics.log, "debug", said.append)
+    tensorflow.function.side_effect = TypeError("recall needs real tensors")
+    metric = types.SimpleNamespace(name="recall")
+    assert metrics.adds(metric, (), {}) is None
+    assert said == ["the metric 'recall' could not be analyzed: recall needs real tensors"]
+
+
+@pytest.fixture(name="gradients", scope="module")
+def gradients_fixture() -> Any:
+    return load("tensorflow.mpi._src.global_batch.gradients")
+
+
+def test_a_gradient_that_is_not_an_average_is_named(gradients, monkeypatch):
+    found = load("tensorflow.mpi._src.global_batch.sites").Look(False)
+    part = types.SimpleNamespace(
+        look=found, kind=lambda _: gradients.Kind.MIXED, why=lambda _: "Mean in train.py:8"
+    )
+    monkeypatch.setattr(gradients.batch, "current", lambda: part)
+    assert gradients.intercept_in_trace([None, (Tensor(), "kernel")])
+    (why,) = found.whys
+    assert (why.what, why.op) == ("a gradient that its optimizer is given", "Mean in train.py:8")
+
+
+def test_a_gradient_of_something_else_than_a_mean_is_logged(gradients, monkeypatch, tensorflow):
+    said: list[str] = []
+    monkeypatch.setattr(gradients.log, "debug", said.append)
+    monkeypatch.setattr(gradients.batch, "is_symbolic", lambda _: True)
+    monkeypatch.setattr(gradients, "_terms", lambda *_: None)
+    part = types.SimpleNamespace(planned=types.SimpleNamespace(next=lambda _: None))
+    target = Tensor()
+    assert gradients._scaled(part, target) == (target, None)
+    assert said == ["a gradient is taken of a value that is neither a mean nor a sum over samples"]
+
+
+def test_samples_of_unknown_number_in_a_compiled_step_are_an_error(monkeypatch, tensorflow):
+    batch = load("tensorflow.mpi._src.global_batch.batch")
+    monkeypatch.setattr(batch.group, "size", 2)
+    shape = mock.MagicMock(is_fully_defined=lambda: False, __str__=lambda _: "(None, 3)")
+    words = "In a compiled step every rank must then have the same, static number of samples, but"
+    with pytest.raises(NotImplementedError, match=words) as error:
+        batch._compiled(types.SimpleNamespace(shape=shape), None)
+    assert "but a tensor has the shape (None, 3). Set jit_compile=False, or" in str(error.value)
+    assert "use a batch size that is a multiple of 2 and drop_remainder" in str(error.value)
+
+
+@pytest.mark.parametrize("package", ["keras", "tf_keras"])
+def test_a_model_that_only_its_step_can_build_is_logged(monkeypatch, tensorflow, package):
+    data = load(f"tensorflow.mpi._src.{package}.data")
+    said: list[str] = []
+    monkeypatch.setattr(data.log, "debug", said.append)
+    if package == "keras":
+        build = mock.Mock(side_effect=TypeError("needs real tensors"))
+        model = types.SimpleNamespace(name="net", built=False, _symbolic_build=build)
+        model.run_eagerly, model._distribute_strategy = False, None
+        monkeypatch.setattr(data.batch_shard, "MaybeShard", Ragged)
+        monkeypatch.setattr(data.batch_shard, "data_of", lambda _: None)
+        data._build_states(model, Tensor())
+    else:
+        tensorflow.function.side_effect = TypeError("needs real tensors")
+        monkeypatch.setattr(data.plan, "only_traced", lambda _: contextlib.nullcontext())
+        data._try(types.SimpleNamespace(name="net"), None, None)
+    assert said == ["model 'net' is built by its first step: needs real tensors"]
+
+
+def test_moments_of_a_normalization_in_an_analyzed_step_are_named(monkeypatch, tensorflow):
+    batch_norm = load("tensorflow.mpi._src.keras.batch_norm")
+    found = load("tensorflow.mpi._src.global_batch.sites").Look(False)
+    monkeypatch.setattr(batch_norm.batch, "current", lambda: types.SimpleNamespace(look=found))
+    monkeypatch.setattr(batch_norm.unwrap, "tf_variable", lambda one: one)
+    tensorflow.custom_gradient = lambda function: lambda x: function(x)[1]() and (None, None)
+    layer = types.SimpleNamespace(name="norm", moving_mean=0, moving_variance=0)
+    batch_norm._constants(layer, types.SimpleNamespace(shape=(8, 2), dtype="f"), [0])
+    (why,) = found.whys
+    assert why.what == "a gradient of samples by way of the moments of layer 'norm'"

@@ -48,6 +48,8 @@ def who():
     equal(hvd.process_set_included_op(99), -2)
     raises(NotImplementedError, lambda: hvd.start_timeline("t.json"), "with TF_MPI_TIMELINE=t.json")
     raises(NotImplementedError, hvd.stop_timeline, "hvd.stop_timeline is not available")
+    unknown = "tensorflow.mpi's horovod.tensorflow has no frob; docs/horovod.md lists its functions"
+    raises(AttributeError, lambda: hvd.frob, unknown)
 
 
 @check
@@ -363,9 +365,8 @@ def process_sets():
     assert mine.included() and mine.rank() == place and mine.size() == len(mine.ranks)
     other = odd if mine is even else even
     assert not other.included()
-    raises(
-        tf.errors.InvalidArgumentError, lambda: hvd.allreduce(1.0, process_set=other), "is not in"
-    )
+    outside = f"hvd.allreduce: rank {RANK} is not in {other}"
+    raises(tf.errors.InvalidArgumentError, lambda: hvd.allreduce(1.0, process_set=other), outside)
     raises(ValueError, other.rank, "Process is not part of provided process set")
     unknown = "Process set does not exist or has not been registered"
     raises(ValueError, lambda: hvd.allreduce(1.0, process_set=hvd.ProcessSet([0])), unknown)
@@ -373,6 +374,11 @@ def process_sets():
         NotImplementedError,
         lambda: hvd.allreduce(1.0, op=hvd.Adasum, process_set=mine),
         "Adasum does not support non-global process sets",
+    )
+    raises(
+        NotImplementedError,
+        lambda: hvd.DistributedOptimizer(None, op=hvd.Adasum, process_set=mine),
+        "Adasum does not support process sets yet",
     )
     members = np.array(mine.ranks)
     for _ in range(3):

@@ -51,6 +51,12 @@ def v1_optimizers():
     found, made, _, _ = session_steps(lambda: v1.train.GradientDescentOptimizer(1.0), 1)
     equal(found, [-(RANK + 1.0)])
     assert made == 0
+    sgd = v1.train.GradientDescentOptimizer(1.0)
+    raises(
+        ValueError,
+        lambda: hvd.DistributedOptimizer(sgd, backward_passes_per_step=2),
+        "backward_passes_per_step > 1 is not yet supported for _LegacyOptimizer with eager",
+    )
 
 
 @check

@@ -57,3 +57,11 @@ def test_a_name_that_ddl_lacks_is_an_error():
     ddl = load("tensorflow.mpi.compat.ddl")
     with pytest.raises(AttributeError, match="tensorflow.mpi's ddl has no frob; docs/ddl.md lists"):
         ddl.frob  # noqa: B018
+
+
+def test_an_extension_that_horovod_lacks_is_an_error():
+    util = load("tensorflow.mpi.compat.horovod.common.util")
+    util.check_extension("horovod.tensorflow", "HOROVOD_WITH_TENSORFLOW", "")
+    words = "horovod.torch is not in tensorflow.mpi's horovod; see docs/horovod.md"
+    with pytest.raises(ImportError, match=words):
+        util.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", "")

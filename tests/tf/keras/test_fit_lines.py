@@ -6,6 +6,7 @@ import collections
 import sys
 import types
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -204,6 +205,97 @@ def test_a_layer_that_normalizes_by_a_part_is_reported(fit, monkeypatch):
 def test_arrays_are_described_by_shape():
     describe = load("tensorflow.mpi._src.keras.describe")
     assert describe.plain(np.zeros((2, 3))).startswith("an array of shape [2, 3] (")
+
+
+def test_a_model_is_described_by_its_class(monkeypatch):
+    describe = load("tensorflow.mpi._src.keras.describe")
+    monkeypatch.setattr(describe, "_layers", lambda _: [])
+    monkeypatch.setattr(describe.adapters, "is_keras_layer", lambda _: True)
+    assert describe.of_model(Metric())[0] == ("model", "the model's class", "Metric")
+
+
+def test_variables_that_a_rank_lacks_are_logged(monkeypatch):
+    states = load("tensorflow.mpi._src.variables.states")
+    said: list[str] = []
+    monkeypatch.setattr(states.log, "debug", said.append)
+    monkeypatch.setattr(states.group, "rank", 0)
+    monkeypatch.setattr(states.control_plane, "digest", lambda value: value)
+    theirs = [{"kernel": [1]}, 0]
+    monkeypatch.setattr(states.control_plane, "headers", lambda label, mine: [mine, theirs])
+    monkeypatch.setattr(states.control_plane, "broadcast_arrays", lambda label, values: values)
+    own = [
+        types.SimpleNamespace(key=key, large=None, read=lambda: 1, mark=lambda: None)
+        for key in ("kernel", "step")
+    ]
+    assert states.synchronize("start of fit 1", own)
+    assert said[0] == "start of fit 1: not on all ranks, so not changed: step"
+
+
+def test_a_rank_that_has_waited_says_so(monkeypatch):
+    initial_broadcast = load("tensorflow.mpi._src.variables.initial_broadcast")
+    missed = types.SimpleNamespace(tfmpi_missed=lambda: 1)
+    monkeypatch.setattr(initial_broadcast.c_api, "load", lambda: missed)
+    assert initial_broadcast.changed() == "waited while the others trained"
+    monkeypatch.setattr(initial_broadcast, "_changed", "load_weights")
+    assert initial_broadcast.changed() == "load_weights"
+
+
+def test_a_gradient_taken_before_a_session_ran_is_an_error(monkeypatch):
+    script_gradients = load("tensorflow.mpi._src.average.script_gradients")
+    monkeypatch.setitem(sys.modules, "tensorflow.python.framework", types.SimpleNamespace(ops=None))
+    monkeypatch.setattr(script_gradients.naming, "variable_trained", lambda graph, name: name)
+    op = types.SimpleNamespace(graph=types.SimpleNamespace(_tf_mpi_ran=3))
+    taken = types.SimpleNamespace(op=op, variables=["kernel"], version=2, is_average=False)
+    words = "the gradient of 'kernel' was taken before a Session ran this graph, and reaches an upd"
+    with pytest.raises(RuntimeError, match=words) as error:
+        script_gradients._become_average(taken)
+    assert "Build the whole training operation before the first run" in str(error.value)
+
+
+def test_a_second_derivative_of_the_fused_kernel_is_an_error(monkeypatch):
+    training = load("tensorflow.mpi._src.tf_keras.training")
+    tensorflow = mock.MagicMock()
+    ones = np.ones((4, 2), np.float32)
+    tensorflow.cast = tensorflow.reshape = lambda value, *_: value
+    tensorflow.size = np.size
+    tensorflow.raw_ops.FusedBatchNormV3.return_value = mock.Mock(
+        batch_mean=ones[0], batch_variance=ones[0]
+    )
+    refused: list[str] = []
+    tensorflow.raw_ops.PreventGradient = lambda input, message: refused.append(message)
+
+    def differentiated(function: Any) -> Any:
+        def call(x: Any) -> Any:
+            values, gradient = function(x)
+            gradient(ones[0], ones[0])
+            return values
+
+        return call
+
+    tensorflow.custom_gradient = differentiated
+    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    monkeypatch.setattr(training, "_along", lambda channels, *_: channels)
+    training._moments_of_part(ones, "NC")
+    (text,) = refused
+    assert text.startswith("batch normalization over ranks by the fused kernel has no second")
+    assert text.endswith("give the layer fused=False")
+
+
+def test_ranks_that_share_a_gpu_are_reported(monkeypatch):
+    gpus = load("tensorflow.mpi._src.gpu.gpus")
+    said: list[str] = []
+    monkeypatch.setattr(gpus.log, "say", said.append)
+    monkeypatch.setattr(gpus, "_is_for_gpus", lambda: True)
+    monkeypatch.setattr(gpus, "_numa", lambda _: "0")
+    monkeypatch.setattr(gpus.c_api, "gpus", lambda: [("0000:01", "H100")])
+    monkeypatch.setattr(gpus.control_plane, "headers", lambda label, mine: [mine, mine])
+    monkeypatch.setattr(gpus.group, "rank", 0)
+    monkeypatch.setattr(gpus.config, "grow_gpu_memory", lambda: True)
+    gpus._assign_gpus(sys)
+    assert said == [
+        "2 ranks share H100 at 0000:01; each allocates its memory as needed. One rank per GPU is "
+        "faster"
+    ]
 
 
 def test_lines_about_the_ranks_gpus(monkeypatch):

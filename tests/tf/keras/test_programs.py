@@ -12,7 +12,7 @@ EXPECTED = {
     "l2": ("kernel_regularizer of layer 'dense'", "l2: 0.125", "l2: 0.25"),
     "units": ("units of layer 'dense'", "4 on rank 0 and 5 on rank 1"),
     "layers": ("number of layers", "on rank 0"),
-    "wiring": ("connections of the model",),
+    "wiring": ("the connections of the model",),
     "optimizer": ("the optimizer is SGD on rank 0 and Adam on rank 1",),
     "rate": ("learning_rate of the optimizer is 0.125 on rank 0 and 0.25 on rank 1",),
     "momentum": ("momentum of the optimizer is 0.125 on rank 0 and 0.25 on rank 1",),

@@ -6,6 +6,7 @@ import argparse
 import sys
 import types
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -161,3 +162,59 @@ def test_the_doctors_findings_are_formatted(monkeypatch, tmp_path):
     silent.chmod(0o755)
     monkeypatch.setattr(doctor.shutil, "which", lambda _: str(silent))
     assert doctor._mpirun(None) == f"{silent} (version unknown)"
+
+
+def test_overwritten_files_are_a_fault_with_a_remedy(monkeypatch, tmp_path):
+    doctor = load("tensorflow.mpi.doctor")
+    installation = doctor.installation
+    monkeypatch.setattr(installation, "_site", lambda: str(tmp_path))
+    monkeypatch.setattr(installation.sys, "executable", "/opt/bin/python")
+    for name, more in (("tensorflow-2.21.0+mpi.1.cpu", "tensorflow/mpi/__init__.py,,\n"),
+                       ("tensorflow_cpu-2.21.0", "")):  # fmt: skip
+        (tmp_path / f"{name}.dist-info").mkdir()
+        record = f"tensorflow/__init__.py,,\n{more}"
+        (tmp_path / f"{name}.dist-info" / "RECORD").write_text(record)
+    fault = "files of tensorflow 2.21.0+mpi.1.cpu were removed by tensorflow-cpu 2.21.0"
+    uv = "uv pip uninstall --python /opt/bin/python tensorflow-cpu && uv pip install --python /opt/"
+    text = doctor._files()
+    assert text.startswith(
+        f"WRONG: {fault}; to fix this: {uv}bin/python --force-reinstall --no-deps"
+    )
+    (tmp_path / "pip").mkdir()
+    assert "/opt/bin/python -m pip install --force-reinstall" in doctor._files()
+
+
+def test_one_rank_tries_no_allreduce(nodes, monkeypatch, capsys):
+    monkeypatch.setattr(nodes.node_report, "judge", lambda *_: nodes.node_report.Findings())
+    monkeypatch.setattr(nodes, "_print_report", lambda *_: [])
+    exchange = types.SimpleNamespace(wait=lambda *_: {0: {"wheel": "w"}}, put=lambda *_: None)
+    launcher = types.SimpleNamespace(size=1)
+    assert nodes._on_rank_0(exchange, launcher, 0.0, argparse.Namespace(hosts="")) == 0
+    assert "allreduce not tried: there is one rank\n" in capsys.readouterr().out
+
+
+def test_a_bench_that_does_not_end_ends_its_process(monkeypatch, capsys):
+    bench = load("tensorflow.mpi._src.observability.bench")
+    monkeypatch.setattr(bench.os, "_exit", mock.Mock(side_effect=SystemExit))
+    late = types.SimpleNamespace(tfmpi_bench=lambda *_: bench.errors.DEADLINE_EXCEEDED)
+    monkeypatch.setattr(bench.c_api, "load", lambda: late)
+    monkeypatch.setattr(bench.c_api, "error_text", lambda _: "a round has not ended within 60 s")
+    options = argparse.Namespace(collective="allreduce", dtype="float32", tensors=1, iterations=1)
+    vars(options).update(seconds=1.0, timeout=60.0)
+    with pytest.raises(SystemExit):
+        bench._measure(options, 8)
+    line = "tensorflow.mpi bench: a round has not ended within 60 s\n"
+    assert capsys.readouterr().err == line
+    bench.os._exit.assert_called_once_with(1)
+
+
+def test_the_plot_of_bench_has_labels(monkeypatch, tmp_path):
+    bench = load("tensorflow.mpi._src.observability.bench")
+    matplotlib, axes = mock.MagicMock(), [mock.Mock(), mock.Mock()]
+    matplotlib.pyplot.subplots.return_value = (mock.Mock(), axes)
+    monkeypatch.setitem(sys.modules, "matplotlib", matplotlib)
+    row = bench.Row(8, 8, {"engine": [1.0, 2.0]}, 1.0)
+    options = argparse.Namespace(collective="allreduce", dtype="float32", plot=tmp_path / "a.png")
+    bench._plot(options, [row])
+    axes[0].set_ylabel.assert_called_once_with("time (us), median and range")
+    axes[1].set_ylabel.assert_called_once_with("busbw (GB/s)")

@@ -48,9 +48,10 @@ OPEN_MPI = {
 
 def test_a_missing_library_of_the_launcher_is_an_error(library, monkeypatch):
     found = launched(library, OPEN_MPI)
-    with pytest.raises(library.NotUsable, match=r"no libmpi.so.40 \(Open MPI\) was found \(") as at:
+    with pytest.raises(library.NotUsable) as at:
         library.choose(found)
-    assert "does not belong to it" not in str(at.value)
+    why = "libmpi.so.40: cannot open shared object"
+    assert str(at.value) == f"no libmpi.so.40 (Open MPI) was found ({why})"
     monkeypatch.setattr(
         library, "_find_unsuitable", lambda abi: ["/usr/lib/libmpi.so.12"] * ("12" in abi.soname)
     )

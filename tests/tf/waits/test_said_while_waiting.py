@@ -140,6 +140,14 @@ def test_a_wait_for_mpi_at_the_end_is_reported(watch):
     assert text.endswith("has waited 5 s for MPI to end; the scripts of all ranks have ended")
 
 
+def test_exchanges_of_the_script_are_named(monkeypatch):
+    """A message about a wait for one of them has this name."""
+    collectives = load("tensorflow.mpi._src.messaging.collectives")
+    monkeypatch.setattr(collectives.presence, "uses", lambda: None)
+    assert collectives.meeting_name("barrier", None) == "barrier without a name"
+    assert collectives.meeting_name("barrier", "epoch") == "barrier epoch"
+
+
 def test_a_rank_that_others_wait_for_says_where_its_script_is(watch, monkeypatch, capsys):
     api = types.SimpleNamespace(joined=lambda: {0, 2}, stats=lambda: {"collectives": 3})
     monkeypatch.setattr(watch, "c_api", api)

@@ -9,8 +9,6 @@ from tensorflow.mpi._src.compat_v1 import gradients
 from tensorflow.mpi._src.interpose import rows
 from tensorflow.mpi._src.runtime import c_api, group
 
-_WAY_OUT = "or run with TF_MPI_ENABLE=0"
-
 
 def guard_subclass(optimizer: Any) -> None:
     """Checks a class derived from tf.compat.v1.train.Optimizer. See hooks.optimizer_subclassed.
@@ -52,7 +50,7 @@ def _no_apply_op(optimizer: Any) -> str:
         f"{type(optimizer).__name__} updated its variables without one of TensorFlow's Apply ops, "
         "by a gradient that does not come from compute_gradients, so that it was not averaged over "
         "ranks. Compute it with the optimizer's compute_gradients or minimize, average it with "
-        f"tf.mpi.allreduce(gradient) and assign it yourself, {_WAY_OUT}"
+        "tf.mpi.allreduce(gradient) and assign it yourself, or run with TF_MPI_ENABLE=0"
     )
 
 

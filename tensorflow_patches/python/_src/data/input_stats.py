@@ -17,7 +17,7 @@ from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.runtime import c_api, group
 
 _MADE = "_tf_mpi_made"  # attribute of a dataset whose samples are counted as produced
-_MEETING = "input of each rank"
+_LABEL = "input of each rank"
 _bytes_before = 0
 
 
@@ -91,8 +91,8 @@ def gather() -> list[dict[str, Any]]:
         read = _bytes_read() - _bytes_before
     rows = np.array([[group.rank, *counts, read]], np.int64)
     try:
-        collectives.run("barrier", np.empty(0, np.uint8), _MEETING, of_script=True)
-        rows = collectives.run("allgather", rows, _MEETING, of_script=True)
+        collectives.run("barrier", np.empty(0, np.uint8), _LABEL, of_script=True)
+        rows = collectives.run("allgather", rows, _LABEL, of_script=True)
     except tf.errors.OpError:  # another rank has failed; that is reported elsewhere
         pass
     if not rows[:, 1:].any():

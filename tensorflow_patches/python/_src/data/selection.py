@@ -486,5 +486,5 @@ def _of_map(dataset: Any) -> str | None:
             return name
         ops = contents.node_ops(wrapped.function.graph.as_graph_def())
         if any("MapDataset" in op for op in ops):
-            return f"a map in {name}"
+            return f"a map in function {name}"
     return None

@@ -39,6 +39,8 @@ def again(described: str, cause: Exception) -> Exception:
         error = _made(kind, *said[2:])
     except Exception:
         return cause
+    if not isinstance(error, kind):
+        return cause
     error.__cause__ = cause
     return error
 
@@ -60,11 +62,7 @@ def _find(module: str, name: str) -> Any:
     return found
 
 
-def _made(kind: Any, message: str, args: list[Any]) -> Exception:
+def _made(kind: Any, message: str, args: list[Any]) -> Any:
     from tensorflow.python.framework import errors
 
-    error = kind(None, None, message) if issubclass(kind, errors.OpError) else kind(*args)
-    if type(error) is not kind and not isinstance(error, kind):
-        raise TypeError(f"{kind} created a {type(error)}")
-    made: Exception = error
-    return made
+    return kind(None, None, message) if issubclass(kind, errors.OpError) else kind(*args)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import types
+from collections.abc import Callable
 from typing import Any
 
 from tensorflow.mpi._src.files import names, saves
@@ -134,12 +135,15 @@ def closing_board(function: Any) -> Any:
 
 def removing_backup(function: Any) -> Any:
     """Wraps BackupAndRestore: rank 0 removes the folder at the end of training."""
+    return _removing(function, lambda self: self.backup_dir)
 
-    def path(self: Any, logs: Any = None) -> str:
-        return f"{self.backup_dir} (end of training)"
 
-    def result(self: Any, logs: Any = None) -> None:
-        names.remove(os.fspath(self.backup_dir))
+def _removing(function: Any, folder: Callable[[Any], Any]) -> Any:
+    def path(self: Any, *_: Any, **__: Any) -> str:
+        return f"{folder(self)} (end of training)"
+
+    def result(self: Any, *_: Any, **__: Any) -> None:
+        names.remove(os.fspath(folder(self)))
 
     return saves.saves(function, path, result)
 
@@ -169,14 +173,7 @@ def saved_by_orbax(function: Any) -> Any:
 
 def removing_tf_keras_backup(function: Any) -> Any:
     """Wraps tf_keras's BackupAndRestore, whose CheckpointManager writes on rank 0 only."""
-
-    def path(self: Any) -> str:
-        return f"{self.write_checkpoint_manager.directory} (end of training)"
-
-    def result(self: Any) -> None:
-        names.remove(os.fspath(self.write_checkpoint_manager.directory))
-
-    return saves.saves(function, path, result)
+    return _removing(function, lambda self: self.write_checkpoint_manager.directory)
 
 
 # Resuming

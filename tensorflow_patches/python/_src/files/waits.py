@@ -24,7 +24,7 @@ from tensorflow.mpi._src.runtime import c_api, group, log
 
 # Keys of posts: of all saves, of sections that rank 0 has left, of its end.
 _SAVES, _LEFT, _ENDED = "saves", "left ", "the script has ended"
-BY_ITS_CLOCK = "by its clock"  # the kind of saves that no other rank waits for
+BY_ITS_CLOCK = "clock"  # the kind of saves that no other rank waits for
 _RANK_0_WAITS = "rank 0 waits"  # posted by core/agreement/coordinator.h
 
 _POLL_SECONDS = (0.001, 0.02)  # the first sleep of a wait, and the longest

@@ -20,7 +20,7 @@ from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.runtime import c_api, group, log
 
 _MODES = {"w", "wt", "tw", "wb", "bw", "w+", "w+t", "wt+", "wb+", "w+b", "bw+"}
-_APPENDS, _CHANGES = "appends to ", "changes rows of "
+_APPENDS, _CHANGES = "appends ", "changes "
 _appended: set[tuple[str, int]] = set()  # paths and inodes of files; on ranks 0 and 1
 _databases: set[str] = set()  # in which this rank has changed rows; on ranks 0 and 1
 _connections: weakref.WeakSet[Any] = weakref.WeakSet()  # to databases

@@ -168,7 +168,7 @@ def folded(op: Any, inputs: list[Any], place: int) -> Any:
 def _ints(numbers: Any) -> list[int]:
     values = whole(numbers)
     if values is None:
-        raise ValueError("not known")
+        raise ValueError
     return values
 
 
@@ -179,7 +179,7 @@ def _int(numbers: Any) -> int:
 def _reduced(function: Callable[[Number, Number], Number], start: Number | None) -> Any:
     def fold(op: Any, place: int, values: Any, axes: Any) -> Any:
         if set(axis % max(values.ndim, 1) for axis in _ints(axes)) != set(range(values.ndim)):
-            raise ValueError("along some dimensions")
+            raise ValueError
         found = list(values.flat)
         result = start if start is not None else found.pop()
         for one in found:
@@ -232,7 +232,7 @@ def _sliced(op: Any, place: int, values: Any, begin: Any, end: Any, strides: Any
 def _compared(function: Callable[[Any, Any], bool]) -> Any:
     def compare(one: Number, other: Number) -> Number:
         if one.of != other.of:
-            raise ValueError("not known")
+            raise ValueError
         return number(int(function(one.factor, other.factor)))
 
     return _elementwise(compare)
@@ -240,7 +240,7 @@ def _compared(function: Callable[[Any, Any], bool]) -> Any:
 
 def _chosen(condition: Number, one: Number, other: Number) -> Number:
     if condition.value is None:
-        raise ValueError("not known")
+        raise ValueError
     return one if condition.value else other
 
 
@@ -250,7 +250,7 @@ def _split(op: Any, place: int, axis: Any, values: Any) -> Any:
 
 def _taken(op: Any, place: int, values: Any, indices: Any, axis: Any) -> Any:
     if op.get_attr("batch_dims"):
-        raise ValueError("not along one dimension")
+        raise ValueError
     return np.take(values, np.reshape(_ints(indices), indices.shape), _int(axis))
 
 
@@ -259,7 +259,7 @@ def _stitched(op: Any, place: int, *inputs: Any) -> Any:
     found: dict[int, Number] = {}
     for indices, values in zip(inputs[:half], inputs[half:]):
         if values.ndim > 1:
-            raise ValueError("of rows")
+            raise ValueError
         found.update(zip(_ints(indices), values.flat))
     return array(found[place] for place in range(len(found)))
 

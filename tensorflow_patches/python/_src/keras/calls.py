@@ -103,9 +103,9 @@ def _tell(call: Call, error: Exception) -> None:
     if call.spec is None or group.size == 1 or "IteratorGetNext" not in str(error):
         return
     if reasons.of_another_rank(error) is None:
-        label = f"an error: {called(call.kind, call.model)} has met {reasons.reason(error)}"
+        text = f"an error: {called(call.kind, call.model)} has met {reasons.reason(error)}"
         with contextlib.suppress(Exception):  # this rank's own error is the one to raise
-            control_plane.headers(label, None)
+            control_plane.headers(text, None)
 
 
 def called(kind: str, model: Any) -> str:

@@ -11,10 +11,10 @@ from tensorflow.mpi._src.launch import mpirun
 
 _UNSUPPORTED = {
     "gloo": "tensorflow.mpi uses MPI",
-    "min_np": "elastic training is not supported; start a fixed number of ranks with -np",
-    "max_np": "elastic training is not supported; start a fixed number of ranks with -np",
-    "host_discovery_script": "elastic training is not supported; start a fixed number of ranks "
-    "with -np",
+    **dict.fromkeys(
+        ("min_np", "max_np", "host_discovery_script"),
+        "elastic training is not supported; start a fixed number of ranks with -np",
+    ),
     "autotune": "there is no autotuning",
     "jsrun": "start the ranks with jsrun itself",
 }

@@ -150,7 +150,7 @@ def _explain(text: str, path: str, first: int, delimiter: str, header: bool) -> 
         where = f"{path}: row {first + number + 1}" + (" after the header" if header else "")
         cells = line.removesuffix("\r").split(delimiter)
         if line.strip() == "":
-            raise FormatError(f"{where} is empty")
+            raise FormatError(f"{where} is an empty line")
         for column, cell in enumerate(cells, 1):
             try:
                 float(cell)
