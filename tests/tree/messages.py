@@ -73,7 +73,9 @@ def _is_prose(text: str, least: int) -> bool:
     words = re.findall(
         r"(?:^|(?<=[ (]))[A-Za-z][a-z']*(?=$|[ ,;:.)/])", re.sub(r"\{.*?\}", "-", text)
     )
-    return len(words) >= least and not re.search(r'\\|^\{?"|[a-z]\.[a-z]\d\d |\b\w+: T\b', text)
+    return len(words) >= least and not re.search(
+        r'\\|^\{?"|[a-z]\.[a-z]\d\d |\b\w+: (T|bool)\b', text
+    )
 
 
 # --- Python --------------------------------------------------------------------------------------
@@ -165,7 +167,9 @@ _TOKEN = re.compile(
     re.S | re.M,
 )
 _NO_NAME = {"std", "string", "to_string", "c_str", "static_cast", "message", "int", "Name", "absl"}
-_SPECIFIES = {"Input", "Output", "Attr", "HostMemory", "REGISTER_OP"}  # ops
+# Ops, names of spans in traces, and what only the compiler says.
+_NO_MESSAGE = {"Input", "Output", "Attr", "HostMemory", "REGISTER_OP", "Span", "Complete",
+               "static_assert"}  # fmt: skip
 
 
 def _statements(path: Path) -> Iterator[list[str]]:
@@ -204,7 +208,7 @@ def _of_cpp(path: Path, file: str) -> Iterator[Message]:
             kind = f"{code[code.lastindex or 0]}Error"
         else:
             kind = "Line" if {"Log", "log", "log_", "fprintf"} & {*statement} else "Part"
-        if not _SPECIFIES & {*statement} and _is_prose(text, 3 if kind == "Part" else 2):
+        if not _NO_MESSAGE & {*statement} and _is_prose(text, 3 if kind == "Part" else 2):
             yield Message(" ".join(text.split()), kind, file)
 
 
@@ -238,7 +242,7 @@ def messages() -> list[Message]:
 
 
 _FILLED = re.compile(
-    r"(?<=')[^' ]+(?=')|\{[^{}]*\}|\\d[+*]?|\[[^\]]*\][+*]|\b\d+(?:\.\d+)?\b|%\.?\d*[a-z]+"
+    r"(?<=')[^' ]+(?=')|\{[^{}]*\}|\\d[+*]?|\[[^\]]*\][+*]|\b\d+(?:\.\d+)*\b|%\.?\d*[a-z]+"
 )
 _GAP = re.compile(r"\\[swSW][+*]?|\.[+*]\??|\n|\|")
 
@@ -266,7 +270,7 @@ def _strings() -> dict[str, list[str]]:
     for path in sorted((ROOT / "tests").rglob("*")):
         file = str(path.relative_to(ROOT))
         texts: list[str] = []
-        if re.search(r"_test\.cc$", file):
+        if re.search(r"_test\.cc$|/recovery/lives\.cc$", file):
             texts = [_joined(statement) for statement in _statements(path)]
         elif re.search(r"(?<!tree)/test_\w+\.py$|tests/tf/\w+/\w+\.py$", file):
             nodes = [*ast.walk(ast.parse(path.read_text()))]

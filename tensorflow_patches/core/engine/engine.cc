@@ -184,10 +184,8 @@ void Engine::Stop() {
   queue_.Close();
   TakeSubmissions();
   EndByFailure();
-  if (!state_.finished && state_.ok()) {
-    messenger_.SendStopToChildren(queue_.leave_asked() ? queue_.leave_reason()
-                                                       : "its engine has ended");
-  }
+  // The loop has ended because this rank leaves.
+  if (!state_.finished && state_.ok()) messenger_.SendStopToChildren(queue_.leave_reason());
   pending_.CompleteAll(state_.ok() ? Status(Code::kFailedPrecondition, "the engine has stopped")
                                    : state_.failure);
   ended_ = true;

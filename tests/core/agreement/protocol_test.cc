@@ -61,7 +61,7 @@ class ProtocolTest : public TimedTest {
   }
 
   // For an allgather to which this rank contributes two rows.
-  void ExpectRefusalOfRows(const std::vector<int64_t>& rows) {
+  void ExpectRefusalOfRows(const std::vector<int64_t>& rows, const std::string& why) {
     Request request = MakeBarrier("g");
     request.signature.kind = OpKind::kAllgather;
     request.signature.shape = {2};
@@ -77,7 +77,7 @@ class ProtocolTest : public TimedTest {
     EXPECT_TRUE(coordinator_side_->Send(1, Seal(++sent_, Encode(response_list))).ok());
     const Status status = Await(ending);
     EXPECT_EQ(status.code(), Code::kInternal);
-    EXPECT_NE(status.message().find("'g', with "), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("'g', " + why), std::string::npos) << status.message();
   }
 
   LocalGroup group_;
@@ -182,12 +182,18 @@ TEST_F(ProtocolTest, ANumberThatItWasNotToldIsRefused) {
   EXPECT_TRUE(coordinator_side_->Send(1, Seal(++sent_, Encode(response_list))).ok());
   const Status status = Await(ending);
   EXPECT_EQ(status.code(), Code::kInternal);
-  EXPECT_NE(status.message().find("number 5"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("for number 5, which rank 0 has never assigned"),
+            std::string::npos)
+      << status.message();
 }
 
 // More rows than it has would be read beyond its memory.
-TEST_F(ProtocolTest, OtherRowsThanItHasAreRefused) { ExpectRefusalOfRows({1, 9, 1}); }
-TEST_F(ProtocolTest, RowsOfTooFewRanksAreRefused) { ExpectRefusalOfRows({1, 2}); }
+TEST_F(ProtocolTest, OtherRowsThanItHasAreRefused) {
+  ExpectRefusalOfRows({1, 9, 1}, "with another number of rows of this rank than it has");
+}
+TEST_F(ProtocolTest, RowsOfTooFewRanksAreRefused) {
+  ExpectRefusalOfRows({1, 2}, "with the rows of 2 ranks");
+}
 
 TEST_F(ProtocolTest, AnErrorOfAnotherNameEndsNothing) {
   Ending ending = SubmitValue({"w", DataType::kFloat32, ReduceOp::kSum, 2, 0});
@@ -197,7 +203,9 @@ TEST_F(ProtocolTest, AnErrorOfAnotherNameEndsNothing) {
   SendResponseList();
   EXPECT_EQ(ending.wait_for(milliseconds(100)), std::future_status::timeout);
   engine_.reset();
-  EXPECT_FALSE(Await(ending).ok());
+  const Status status = Await(ending);
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(status.message(), "the engine has stopped");
 }
 
 TEST(CoordinatorEngineTest, AReadyListThatCannotBeReadEndsAll) {

@@ -85,7 +85,9 @@ TEST_P(LeaveTest, WhatTheLeavingRankItselfHasPendingEndsToo) {
   EXPECT_FALSE(own.get().ok());
   Ending late = Submit(ranks[GetParam()], MakeBarrier("late"));
   ASSERT_EQ(late.wait_for(seconds(0)), std::future_status::ready);
-  EXPECT_EQ(late.get().code(), Code::kFailedPrecondition);
+  const Status rejected = late.get();
+  EXPECT_EQ(rejected.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(rejected.message(), "'late' was submitted after the engine had stopped");
 }
 
 TEST_P(LeaveTest, AnEngineThatIsDestroyedLeaves) {
@@ -93,7 +95,8 @@ TEST_P(LeaveTest, AnEngineThatIsDestroyedLeaves) {
   Waiting waiting(ranks, GetParam());
   std::this_thread::sleep_for(milliseconds(20));
   ranks.Destroy(GetParam());
-  waiting.ExpectEnd(Code::kUnavailable, {"rank " + std::to_string(GetParam()) + "/4", "destroyed"});
+  waiting.ExpectEnd(Code::kUnavailable,
+                    {"rank " + std::to_string(GetParam()) + "/4", "the engine was destroyed"});
 }
 
 TEST_P(LeaveTest, ARankThatJoinedHearsOfIt) {
@@ -118,6 +121,17 @@ TEST_F(FailureTest, ADeadPeerFailsAllPromptly) {
   waiting.ExpectEnd(Code::kUnavailable, {"rank 3 has died"});
   ExpectLaterRequestsFail(ranks, -1, "rank 3 has died");
   ranks.Each([](int, Engine& engine) { EXPECT_EQ(engine.Join().code(), Code::kUnavailable); });
+}
+
+TEST_F(FailureTest, AnEndWithoutTheRecordsIsAnError) {
+  EngineOptions options = TestOptions();
+  options.at_end = [](Transport*) { return false; };
+  Ranks ranks(2, options);
+  ranks.Each([](int, Engine& engine) {
+    const Status joined = engine.Join();
+    EXPECT_EQ(joined.code(), Code::kUnavailable);
+    EXPECT_EQ(joined.message(), "the ranks could not gather what they recorded");
+  });
 }
 
 TEST_F(FailureTest, ADeadPeerIsNoticedWhenIdleToo) {

@@ -148,14 +148,18 @@ TEST_F(MembersTest, WhatMakesNoSenseIsRefused) {
   std::vector<float> data(1);
   Request request =
       MakeReduction("none", ReduceOp::kSum, DataType::kFloat32, Of(std::vector<int32_t>()), &data);
-  Ending ending = Submit(ranks[0], request);
-  EXPECT_EQ(Await(ending).code(), Code::kInvalidArgument);
+  const auto expect_refusal = [&](const std::string& message) {
+    Ending ending = Submit(ranks[0], request);
+    const Status status = Await(ending);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_EQ(status.message(), message);
+  };
+  expect_refusal("an operation of a subset of ranks needs at least one rank and host memory");
   request.name = "other root";
   request.signature.kind = OpKind::kBroadcast;
   request.signature.members = Of({0});
   request.signature.root = 1;
-  ending = Submit(ranks[0], request);
-  EXPECT_EQ(Await(ending).code(), Code::kInvalidArgument);
+  expect_refusal("broadcast of float32 [1] from rank 1 of ranks 0: that rank is not a member");
   ranks.JoinAll();
 }
 

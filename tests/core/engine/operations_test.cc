@@ -113,7 +113,9 @@ TEST_F(OperationsTest, RowsOfNothingCannotBeGathered) {
   ranks.Each([&](int rank, Engine& engine) {
     CountingRows rows(rank, 0);
     Ending ending = Submit(engine, MakeSparseAllgather("rows", 5, 0, &rows));
-    EXPECT_EQ(Await(ending).code(), Code::kInvalidArgument);
+    const Status status = Await(ending);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_EQ(status.message(), "an exchange needs rows with at least one element");
   });
   ranks.JoinAll();
 }
@@ -267,11 +269,22 @@ TEST_F(EngineTest, RequestsThatMakeNoSenseEndAtOnceOnTheirRank) {
   std::vector<char> data(4);
   Request root = MakeBroadcast("r", DataType::kFloat32, 2, &data);
   Request negative = MakeBroadcast("n", DataType::kFloat32, -1, &data);
-  for (Request* request : {&average, &boolean, &complex, &scalar, &root, &negative}) {
+  Request rows = MakeAllgather("g", {1}, &value, nullptr);
+  rows.signature.on_gpu = true;
+  const std::pair<Request*, const char*> refused[] = {
+      {&average, "the average of int32 is not an integer; use op='sum'"},
+      {&boolean, "allreduce sum is not defined for bool"},
+      {&complex, "allreduce max is not defined for complex64"},
+      {&scalar, "allgather needs a tensor of rank 1 or more"},
+      {&root, "broadcast 'r' from rank 2 of 2"},
+      {&negative, "broadcast 'n' from rank -1 of 2"},
+      {&rows, "allgather is not supported for GPU memory"},
+  };
+  for (const auto& [request, message] : refused) {
     Ending ending = Submit(ranks[1], *request);
     const Status status = Await(ending);
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << request->name;
-    EXPECT_NE(status.message(), "");
+    EXPECT_EQ(status.message(), message);
   }
   ranks.JoinAll();
 }
