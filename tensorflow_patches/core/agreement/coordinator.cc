@@ -23,8 +23,8 @@ size_t WireBytes(const Signature& signature) {
 // data, so it gets no number.
 bool Recurs(const Signature& signature) { return signature.kind != OpKind::kAllgather; }
 
-// A script may call one collective with ever new shapes. A limit keeps that from filling the
-// memory: beyond it, requests are sent by name.
+// A script may call one collective with a new shape each time, which must not fill the memory:
+// beyond this limit, requests are sent by name.
 constexpr size_t kMaxIdsOfAName = 16;
 
 bool SameBuffer(const Signature& a, const Signature& b) {
@@ -179,12 +179,13 @@ void Coordinator::CheckReady(const std::string& name) {
   }
   const std::string absent = DescribeAbsent(pending);
   const Signature& signature = pending.named.signature;
-  const bool zeros_do = absent.empty() || signature.kind == OpKind::kBarrier ||
-                        GathersRows(signature.kind) ||
-                        (signature.kind == OpKind::kAllreduce &&
-                         (signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum)) ||
-                        (signature.kind == OpKind::kBroadcast && pending.ready[signature.root]);
-  if (!zeros_do) {
+  // Whether zeros, or nothing, can stand in for the absent ranks.
+  const bool can_do_without =
+      absent.empty() || signature.kind == OpKind::kBarrier || GathersRows(signature.kind) ||
+      (signature.kind == OpKind::kAllreduce &&
+       (signature.op == ReduceOp::kAverage || signature.op == ReduceOp::kSum)) ||
+      (signature.kind == OpKind::kBroadcast && pending.ready[signature.root]);
+  if (!can_do_without) {
     return Fail(name, Code::kFailedPrecondition,
                 Describe(signature) + " '" + name + "' needs all ranks, but " + absent);
   }
@@ -266,12 +267,12 @@ std::string Coordinator::StallReport(const Pending& pending, TimePoint now) cons
          Seconds(now - pending.since) + " for rank " + missing + " (" + doing + ")";
 }
 
-void Coordinator::TellThatRank0Waits(TimePoint now) {
+void Coordinator::PostThatRank0Waits(TimePoint now) {
   constexpr auto kPatience = std::chrono::milliseconds(200);
-  if (now - told_that_rank_0_waits_ < kPatience) return;
+  if (now - last_rank_0_waits_post_ < kPatience) return;
   for (const auto& [name, pending] : pending_) {
     if (!pending.ready[0] || now - pending.since < kPatience) continue;
-    told_that_rank_0_waits_ = now;
+    last_rank_0_waits_post_ = now;
     Post(kRank0Waits);
     return;
   }
@@ -281,7 +282,7 @@ void Coordinator::CheckStalls(TimePoint now) {
   constexpr auto kInterval = std::chrono::milliseconds(50);
   if (now - last_stall_check_ < kInterval || pending_.empty()) return;
   last_stall_check_ = now;
-  TellThatRank0Waits(now);
+  PostThatRank0Waits(now);
   CheckDeadlock(now);
   Pending* oldest = nullptr;
   int stalled = 0;
@@ -312,7 +313,7 @@ void Coordinator::CheckStalls(TimePoint now) {
 
 void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
   const Signature& signature = pending.named.signature;
-  if (fingerprints_judged_ || size_ == 1 || !IsAverage(signature)) return;
+  if (fingerprints_compared_ || size_ == 1 || !IsAverage(signature)) return;
   // Zeros on all ranks say nothing about the data; zeros on only one rank are a difference.
   if (is_new && (pending.named.fingerprint != 0 || !pending.same_fingerprint)) {
     ++first_gradients_;
@@ -320,7 +321,7 @@ void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
   }
   if (is_new || first_gradients_ == 0) return;
   // A name appears for the second time: the first step is over.
-  fingerprints_judged_ = true;
+  fingerprints_compared_ = true;
   if (equal_gradients_ == first_gradients_) {
     notices_.push_back(
         "in the first step the gradients of all ranks are bitwise identical, as if all ranks had "

@@ -97,7 +97,6 @@ class Coordinator {
   void Leave(int rank, const std::string& why);
   void Refuse(int rank, const std::string& what);
   void CheckAllReady();
-  void Agree(const std::string& name);
   void CheckReady(const std::string& name);
   void NoteAbsent(const Pending& pending, const std::string& absent);
   bool WasAnswered(int rank, const std::string& name);
@@ -118,7 +117,7 @@ class Coordinator {
   void CheckDeadlock(TimePoint now);
   std::string DescribeDeadlock(const std::vector<bool>& stuck) const;
 
-  void TellThatRank0Waits(TimePoint now);
+  void PostThatRank0Waits(TimePoint now);
   void Plan(ResponseList* response_list);
   NameId IdOf(const NamedSignature& named) const;
   ResponseItem MakeItem(Pending* pending);
@@ -143,7 +142,7 @@ class Coordinator {
   ResponseList next_;
   std::vector<std::string> notices_;
   TimePoint last_stall_check_;
-  TimePoint told_that_rank_0_waits_;
+  TimePoint last_rank_0_waits_post_;
   uint64_t posts_ = 0;    // so far, by Post
   uint64_t answers_ = 0;  // so far, agreements other than posts
   bool deadlocked_ = false;
@@ -153,7 +152,7 @@ class Coordinator {
   // of them had the same bits on all ranks.
   int first_gradients_ = 0;
   int equal_gradients_ = 0;
-  bool fingerprints_judged_ = false;
+  bool fingerprints_compared_ = false;
 };
 
 }  // namespace tfmpi

@@ -16,7 +16,7 @@ const std::vector<NameId>& Nothing() {
 // A list is predictable if all ranks take part and its names are known: at least one allreduce with
 // data, which no rank can complete without the others (consensus.h), and sparse allgathers, in
 // which only the number of rows may change.
-bool ResponsePredictor::MayBeExpected(const ResponseList& response_list,
+bool ResponsePredictor::IsPredictable(const ResponseList& response_list,
                                       const NameTable& table) const {
   if (!response_list.errors.empty() || !response_list.withdrawn.empty() ||
       !response_list.fatal.empty() || response_list.finished) {
@@ -38,7 +38,7 @@ bool ResponsePredictor::MayBeExpected(const ResponseList& response_list,
   return items != gathers;
 }
 
-int ResponsePredictor::Find(const ResponseList& response_list, const NameTable& table) {
+int ResponsePredictor::FindOrAdd(const ResponseList& response_list, const NameTable& table) {
   std::vector<NameId> names;
   for (const Response& response : response_list.responses) {
     for (const ResponseItem& item : response.items) names.push_back(item.id);
@@ -48,7 +48,7 @@ int ResponsePredictor::Find(const ResponseList& response_list, const NameTable& 
   }
   if (known_.size() == kMaxKnown) {  // the script does not repeat itself
     known_.clear();
-    now_ = kNone;
+    current_ = kNone;
   }
   Known known;
   known.names = names;
@@ -63,52 +63,52 @@ int ResponsePredictor::Find(const ResponseList& response_list, const NameTable& 
 }
 
 void ResponsePredictor::OnResponseList(const ResponseList& response_list, const NameTable& table) {
-  if (!MayBeExpected(response_list, table)) {
-    now_ = kNone;
+  if (!IsPredictable(response_list, table)) {
+    current_ = kNone;
     return;
   }
-  const int came = Find(response_list, table);
-  if (now_ != kNone) {
-    Known& before = known_[now_];
-    before.times = before.successor == came ? before.times + 1 : 1;
-    before.successor = came;
+  const int agreed = FindOrAdd(response_list, table);
+  if (current_ != kNone) {
+    Known& previous = known_[current_];
+    previous.streak = previous.successor == agreed ? previous.streak + 1 : 1;
+    previous.successor = agreed;
   }
-  now_ = came;
+  current_ = agreed;
 }
 
 const std::vector<NameId>& ResponsePredictor::names() const {
-  return IsExpecting() ? known_[known_[now_].successor].sorted : Nothing();
+  return HasPrediction() ? prediction().sorted : Nothing();
 }
 
 const std::vector<NameId>& ResponsePredictor::gathers() const {
-  return IsExpecting() ? known_[known_[now_].successor].gathers : Nothing();
+  return HasPrediction() ? prediction().gathers : Nothing();
 }
 
 void ResponsePredictor::SetRows(size_t gather, const std::function<int64_t(int rank)>& rows) {
-  Known& expected = known_[known_[now_].successor];
-  for (Response& response : expected.response_list.responses) {
+  Known& predicted = known_[known_[current_].successor];
+  for (Response& response : predicted.response_list.responses) {
     for (ResponseItem& item : response.items) {
-      if (item.id != expected.gathers[gather]) continue;
+      if (item.id != predicted.gathers[gather]) continue;
       for (int rank = 0; rank < ranks_; ++rank) item.rows[rank] = rows(rank);
     }
   }
 }
 
 bool ResponsePredictor::Fits(const ReadyList& ready_list) const {
-  if (!IsExpecting() || !ready_list.requests.empty() || !ready_list.withdrawn.empty() ||
+  if (!HasPrediction() || !ready_list.requests.empty() || !ready_list.withdrawn.empty() ||
       ready_list.joined || !ready_list.leaving.empty()) {
     return false;
   }
-  const Known& expected = known_[known_[now_].successor];
-  const auto count = [&expected](const auto& items, const auto& id_of) {
+  const Known& predicted = prediction();
+  const auto count = [&predicted](const auto& items, const auto& id_of) {
     return std::count_if(items.begin(), items.end(), [&](const auto& item) {
-      return std::binary_search(expected.sorted.begin(), expected.sorted.end(), id_of(item));
+      return std::binary_search(predicted.sorted.begin(), predicted.sorted.end(), id_of(item));
     });
   };
   // Announced names are distinct, and each is announced under the kind it is known by.
   const auto ready = count(ready_list.ready, [](NameId id) { return id; });
   const auto gathers = count(ready_list.gathers, [](const KnownGather& one) { return one.id; });
-  return static_cast<size_t>(ready + gathers) == expected.sorted.size();
+  return static_cast<size_t>(ready + gathers) == predicted.sorted.size();
 }
 
 }  // namespace tfmpi

@@ -23,7 +23,7 @@ class ResponsePredictor {
   // The ranks have agreed on `response_list`, which has responses. `table`: the numbers of names.
   void OnResponseList(const ResponseList& response_list, const NameTable& table);
   // They have agreed on the predicted list.
-  void OnPredictionHit() { now_ = known_[now_].successor; }
+  void OnPredictionHit() { current_ = known_[current_].successor; }
 
   // Whether a rank with these announcements may vote for the prediction: they must include all of
   // its names.
@@ -36,13 +36,13 @@ class ResponsePredictor {
   // Sets how many rows each rank has in one of `gathers`; for all of them before the list is used.
   void SetRows(size_t gather, const std::function<int64_t(int rank)>& rows);
   // The predicted list. Valid until OnResponseList is called.
-  const ResponseList& response_list() const { return known_[known_[now_].successor].response_list; }
+  const ResponseList& response_list() const { return prediction().response_list; }
 
  private:
   friend class Inspector;  // tests/core/simulation
 
   // A list is predicted if it has followed the current one this often in a row.
-  static constexpr int kTimes = 2;
+  static constexpr int kMinStreak = 2;
   static constexpr size_t kMaxKnown = 32;
   static constexpr size_t kMaxNames = 64;
   static constexpr size_t kMaxGathers = Transport::kSharedNumbers;
@@ -54,16 +54,17 @@ class ResponsePredictor {
     std::vector<NameId> gathers;
     ResponseList response_list;
     int successor = kNone;
-    int times = 0;  // in a row
+    int streak = 0;  // how often in a row the successor has followed
   };
 
-  bool MayBeExpected(const ResponseList& response_list, const NameTable& table) const;
-  int Find(const ResponseList& response_list, const NameTable& table);
-  bool IsExpecting() const { return now_ != kNone && known_[now_].times >= kTimes; }
+  bool IsPredictable(const ResponseList& response_list, const NameTable& table) const;
+  int FindOrAdd(const ResponseList& response_list, const NameTable& table);
+  bool HasPrediction() const { return current_ != kNone && known_[current_].streak >= kMinStreak; }
+  const Known& prediction() const { return known_[known_[current_].successor]; }
 
   const int ranks_;
   std::deque<Known> known_;
-  int now_ = kNone;  // the last agreement
+  int current_ = kNone;  // the list last agreed on, in known_
 };
 
 }  // namespace tfmpi

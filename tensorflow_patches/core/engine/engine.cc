@@ -147,9 +147,9 @@ bool Engine::Turn() {
   }
   if (recovery_ != nullptr) {
     recovery_->CheckForDeaths();
-    const bool meets = state_.interrupted || (state_.finished && state_.ok());
-    if (meets) TakeSubmissions();  // still of this group
-    if (meets && !state_.given_up) return !recovery_->RegroupSurvivors();
+    const bool regroups = state_.interrupted || (state_.finished && state_.ok());
+    if (regroups) TakeSubmissions();  // these belong to the group that ends now
+    if (regroups && !state_.given_up) return !recovery_->RegroupSurvivors();
   }
   const bool submitted = TakeSubmissions();
   NoteEnd();
@@ -175,8 +175,8 @@ void Engine::EndByFailure() {
   failed_ = true;
   published_.SetFailure(state_.failure);
   messenger_.SendFailureToPeers(state_.failure);
-  executor_.fusion()
-      ->AbortGpus();  // before anything waits for a stream, which may depend on the aborted work
+  // Before anything waits for a stream, which may depend on the aborted work.
+  executor_.fusion()->AbortGpus();
   pending_.CompleteAll(state_.failure);
 }
 
@@ -239,7 +239,7 @@ Status Engine::Accept(Request* request) {
 void Engine::NoteEnd() {
   const bool joins = queue_.join_asked() && !state_.joined;
   const bool leaves = queue_.leave_asked() && !state_.left;
-  // Once more, to include whatever was submitted before the wish to end was noticed.
+  // Again, to include everything that was submitted before the request to end was noticed.
   if (joins || leaves) TakeSubmissions();
   if (joins) pending_.WithdrawAhead();
   if (joins && pending_.names().nothing_pending()) {
@@ -262,16 +262,16 @@ bool Engine::ExchangeMessages(bool news) {
 // The peers are expected to vote soon; sleeping and being woken would delay the step.
 // Returns when they have voted, when there is other work, or when the patience has run out.
 void Engine::PollForVotes() {
-  constexpr int kPollsPerLook = 16;  // polls between two reads of the clock
+  constexpr int kPollsPerClockRead = 16;
   TimePoint began;
   int polls = 0;
   while (negotiator_.voted() && state_.ok() && !state_.finished && !queue_.end_asked()) {
     const bool submitted = TakeSubmissions();
     if (ExchangeMessages(submitted) || submitted) {
       polls = 0;
-    } else if (++polls % kPollsPerLook == 0) {
+    } else if (++polls % kPollsPerClockRead == 0) {
       state_.now = Clock::now();
-      if (polls == kPollsPerLook) began = state_.now;
+      if (polls == kPollsPerClockRead) began = state_.now;
       if (state_.now - began >= kPollPatience) return;
       std::this_thread::yield();  // other threads that wait for this core come first
     }

@@ -82,7 +82,7 @@ Status Messenger::Receive(const ControlMessage& sealed, Incoming* incoming) {
                                        "; check the memory and the network between them");
   }
   heartbeats_.OnMessage(source);
-  if (source == 0) heard_of_coordinator_ = state_->now;
+  if (source == 0) last_heard_from_coordinator_ = state_->now;
   return rank != 0 && source == links_.parent
              ? ReceiveFromParent(bytes, &incoming->response_list)
              : ReceiveFromChild(source, bytes, &incoming->announcements);
@@ -102,9 +102,9 @@ Status Messenger::ReceiveFromChild(int source, const std::string& bytes,
                                                " cannot read a ready list from rank " +
                                                std::to_string(source));
   if (relay_ != nullptr) {
-    std::vector<Announcement> announcements;
-    if (!Decode(bytes, state_->size(), &announcements)) return unreadable;
-    for (Announcement& announcement : announcements) {
+    std::vector<Announcement> to_relay;
+    if (!Decode(bytes, state_->size(), &to_relay)) return unreadable;
+    for (Announcement& announcement : to_relay) {
       relay_->Take(std::move(announcement), state_->now);
     }
     return Status();

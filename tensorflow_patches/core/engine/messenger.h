@@ -58,7 +58,8 @@ class Messenger {
   Status SendHeartbeat();
   Heartbeats& heartbeats() { return heartbeats_; }
   const Heartbeats& heartbeats() const { return heartbeats_; }
-  TimePoint heard_of_coordinator() const { return heard_of_coordinator_; }  // meaningless on rank 0
+  // Meaningless on rank 0.
+  TimePoint last_heard_from_coordinator() const { return last_heard_from_coordinator_; }
   // The ranks that this one must hear: its parent and its children. Children that have joined
   // together with all ranks below them are left out: they may be gone.
   std::vector<int> Peers() const;
@@ -84,7 +85,7 @@ class Messenger {
   std::vector<uint32_t> sent_;
   std::vector<uint32_t> received_;
   Heartbeats heartbeats_;
-  TimePoint heard_of_coordinator_;
+  TimePoint last_heard_from_coordinator_;
 };
 
 }  // namespace tfmpi

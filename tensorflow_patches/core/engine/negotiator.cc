@@ -13,7 +13,7 @@ Negotiator::Negotiator(EngineState* state, PendingRequests* pending, Messenger* 
       executor_(executor),
       history_(history),
       // Statistics include which rank came last, which only the coordinator knows. After a death
-      // one could not tell whether a vote had been cast.
+      // nobody would know whether the dead rank had voted.
       bypass_(state->transport, state->options.response_bypass && !state->options.stats &&
                                     !state->options.shrink_on_fault) {
   Restart();
@@ -22,7 +22,7 @@ Negotiator::Negotiator(EngineState* state, PendingRequests* pending, Messenger* 
 void Negotiator::Restart() {
   bypass_.Restart();
   coordinator_.reset();
-  const std::deque<std::string> posts = std::exchange(posts_under_way_, {});
+  const std::deque<std::string> posts = std::exchange(unsent_posts_, {});
   if (state_->rank() != 0) return;
   coordinator_ =
       std::make_unique<Coordinator>(state_->size(), state_->options.coordinator, Clock::now());
@@ -143,9 +143,9 @@ bool Negotiator::AnswerUnanimous(const Announcement& announcement) {
     return false;
   }
   if (state_->options.trace) {
-    const std::string said = Encode(announcement.list);
+    const std::string encoded = Encode(announcement.list);
     for (const int rank : announcement.ranks.ranks()) {
-      state_->options.trace(EngineOptions::Event::kReadyList, rank, said);
+      state_->options.trace(EngineOptions::Event::kReadyList, rank, encoded);
     }
   }
   coordinator_->Predicted(bypass_.expected().back(), state_->now);
@@ -170,7 +170,7 @@ void Negotiator::OnReadyList(int rank, const ReadyList& ready_list) {
 
 void Negotiator::NotePost(const std::string& post) {
   coordinator_->Post(post);
-  if (state_->options.shrink_on_fault) posts_under_way_.push_back(post);
+  if (state_->options.shrink_on_fault) unsent_posts_.push_back(post);
 }
 
 void Negotiator::Coordinate() {
@@ -196,14 +196,14 @@ void Negotiator::Answer(ResponseList response_list) {
 
 void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
   // An error answers the requests of every rank, including ranks that have not announced theirs.
-  const bool unsaid = !response_list.errors.empty() && !pending_->ready_list().empty();
-  if (unsaid || (bypass_.voted() && !response_list.responses.empty())) TellCoordinator();
+  const bool unannounced = !response_list.errors.empty() && !pending_->ready_list().empty();
+  if (unannounced || (bypass_.voted() && !response_list.responses.empty())) TellCoordinator();
   if (!state_->ok()) return;
   if (!response_list.responses.empty()) {
     if (response_list.position != bypass_.position()) {
       return state_->Fail(
           Status(Code::kInternal, "rank " + std::to_string(state_->rank()) + " is at agreement " +
-                                      std::to_string(bypass_.position()) + ", but rank 0 at " +
+                                      std::to_string(bypass_.position()) + ", but rank 0 is at " +
                                       std::to_string(response_list.position)));
     }
     bypass_.OnResponseList(response_list, pending_->names());
@@ -242,9 +242,9 @@ void Negotiator::ExecuteRest(const ResponseList& response_list) {
       if (IsJoinedPost(post)) messenger_->heartbeats().Begin(state_->now);
     }
   } else if (state_->options.shrink_on_fault) {
-    const size_t said = std::min(response_list.posts.size(), posts_under_way_.size());
-    posts_under_way_.erase(posts_under_way_.begin(),
-                           posts_under_way_.begin() + static_cast<std::ptrdiff_t>(said));
+    const size_t sent = std::min(response_list.posts.size(), unsent_posts_.size());
+    unsent_posts_.erase(unsent_posts_.begin(),
+                        unsent_posts_.begin() + static_cast<std::ptrdiff_t>(sent));
   }
   if (!response_list.fatal.empty()) {
     state_->FailForGood(Status(Code::kUnavailable, response_list.fatal));

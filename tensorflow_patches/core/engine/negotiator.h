@@ -75,7 +75,7 @@ class Negotiator {
   ResponseBypass bypass_;
   uint64_t answers_ = 0;
   // On rank 0, if the ranks continue after deaths: posts that the coordinator has not yet sent.
-  std::deque<std::string> posts_under_way_;
+  std::deque<std::string> unsent_posts_;
 };
 
 }  // namespace tfmpi

@@ -51,7 +51,7 @@ void Presence::ReportSilence(const std::string& unanswered, TimePoint since) {
   const Clock::duration warning = state_->options.coordinator.stall_warning;
   if (state_->rank() != 1 || warning.count() == 0 || !state_->options.log) return;
   const TimePoint quiet_since =
-      std::max({since, messenger_->heard_of_coordinator(), reported_silence_});
+      std::max({since, messenger_->last_heard_from_coordinator(), reported_silence_});
   if (state_->now - quiet_since < WithGrace(warning)) return;
   reported_silence_ = state_->now;
   const auto waited = std::chrono::duration_cast<std::chrono::seconds>(state_->now - since);

@@ -22,7 +22,7 @@ Clock::duration CommunicationStats::Busy(TimePoint time) const {
 
 void CommunicationStats::NoteSubmission(const Request& request) {
   const TimePoint time = request.submitted;
-  if (ComesAgain(request.name)) {
+  if (BeginsStep(request.name)) {
     if (numbers_.gradients != 0) EndStep(time);
     ++numbers_.steps;
   }
@@ -37,12 +37,12 @@ void CommunicationStats::NoteSubmission(const Request& request) {
 }
 
 // Whether this gradient begins a step: the first one ever, or one that this step has already had.
-bool CommunicationStats::ComesAgain(const std::string& name) {
+bool CommunicationStats::BeginsStep(const std::string& name) {
   if (last_step_.size() >= kMaxNames && last_step_.count(name) == 0) return false;
   uint64_t& last = last_step_[name];  // 0: never
-  const bool again = last == numbers_.steps;
-  last = numbers_.steps + (again ? 1 : 0);
-  return again;
+  const bool begins = last == numbers_.steps;
+  last = numbers_.steps + (begins ? 1 : 0);
+  return begins;
 }
 
 void CommunicationStats::EndStep(TimePoint now) {

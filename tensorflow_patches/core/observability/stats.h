@@ -82,7 +82,7 @@ class CommunicationStats {
   }
   void NoteSubmission(const Request& request);
   void NoteOperation(OpKind kind, size_t tensors, uint64_t bytes);
-  bool ComesAgain(const std::string& name);
+  bool BeginsStep(const std::string& name);
   void EndStep(TimePoint now);
   Clock::duration Busy(TimePoint time) const;
 

@@ -43,11 +43,11 @@ bool Decode(const std::string& bytes, Report* report) {
 }
 
 // Memory for an operation. If the operation fails it may still write there, so the memory stays.
-class Room {
+class OperationMemory {
  public:
-  explicit Room(size_t bytes) : bytes_(std::make_unique<std::string>(bytes, '\0')) {}
+  explicit OperationMemory(size_t bytes) : bytes_(std::make_unique<std::string>(bytes, '\0')) {}
   std::string& bytes() { return *bytes_; }
-  Status Kept(const Status& status) {
+  Status KeepOnFailure(const Status& status) {
     if (!status.ok()) KeepUntilExit(std::move(bytes_));
     return status;
   }
@@ -61,37 +61,37 @@ Status Gather(Transport* among, const std::string& own, TimePoint deadline,
               std::vector<std::string>* all) {
   const auto ranks = static_cast<size_t>(among->topology().size);
   const auto rank = static_cast<size_t>(among->topology().rank);
-  Room lengths(ranks * sizeof(uint64_t));
+  OperationMemory lengths(ranks * sizeof(uint64_t));
   auto* const length = reinterpret_cast<uint64_t*>(lengths.bytes().data());
   length[rank] = own.size();
   const std::vector<size_t> each(ranks, sizeof(uint64_t));
-  Status status = lengths.Kept(among->Allgather(&length[rank], length, each, deadline));
+  Status status = lengths.KeepOnFailure(among->Allgather(&length[rank], length, each, deadline));
   if (!status.ok()) return status;
   const std::vector<size_t> sizes(length, length + ranks);
-  Room room(std::accumulate(sizes.begin(), sizes.end(), size_t{0}));
-  char* const bytes = room.bytes().data();
+  OperationMemory memory(std::accumulate(sizes.begin(), sizes.end(), size_t{0}));
+  char* const bytes = memory.bytes().data();
   size_t at = std::accumulate(sizes.begin(), sizes.begin() + among->topology().rank, size_t{0});
   std::copy(own.begin(), own.end(), bytes + at);
-  status = room.Kept(among->Allgather(bytes + at, bytes, sizes, deadline));
+  status = memory.KeepOnFailure(among->Allgather(bytes + at, bytes, sizes, deadline));
   if (!status.ok()) return status;
   at = 0;
   for (const size_t size : sizes) {
-    all->push_back(room.bytes().substr(at, size));
+    all->push_back(memory.bytes().substr(at, size));
     at += size;
   }
   return status;
 }
 
 Status Share(Transport* among, int root, TimePoint deadline, std::string* bytes) {
-  Room length(sizeof(uint64_t));
+  OperationMemory length(sizeof(uint64_t));
   auto* const number = reinterpret_cast<uint64_t*>(length.bytes().data());
   *number = bytes->size();
-  Status status = length.Kept(among->Broadcast(number, sizeof *number, root, deadline));
+  Status status = length.KeepOnFailure(among->Broadcast(number, sizeof *number, root, deadline));
   if (!status.ok()) return status;
-  Room room(*number);
-  std::copy(bytes->begin(), bytes->end(), room.bytes().begin());
-  status = room.Kept(among->Broadcast(room.bytes().data(), *number, root, deadline));
-  if (status.ok()) *bytes = std::move(room.bytes());
+  OperationMemory memory(*number);
+  std::copy(bytes->begin(), bytes->end(), memory.bytes().begin());
+  status = memory.KeepOnFailure(among->Broadcast(memory.bytes().data(), *number, root, deadline));
+  if (status.ok()) *bytes = std::move(memory.bytes());
   return status;
 }
 

@@ -26,11 +26,11 @@ uint64_t FingerprintOf(DataType type, const Shape& shape, const void* data) {
 AveragePlan::AveragePlan(const std::vector<std::string>& names, const std::vector<DataType>& dtypes,
                          std::vector<Shape> shapes, size_t threshold)
     : shapes_(std::move(shapes)) {
-  struct Open {
+  struct OpenGroup {
     Entry entry;
     size_t bytes = 0;
   };
-  std::map<DataType, Open> open;
+  std::map<DataType, OpenGroup> open;
   for (size_t i = 0; i < names.size(); ++i) {
     const DataType type = dtypes[i];
     const size_t bytes = WireBytes(type, shapes_[i]);
@@ -41,9 +41,9 @@ AveragePlan::AveragePlan(const std::vector<std::string>& names, const std::vecto
       Finish(names, std::move(alone));
       continue;
     }
-    Open& group = open[type];
+    OpenGroup& group = open[type];
     if (group.bytes + bytes > threshold && !group.entry.tensors.empty()) {
-      Finish(names, std::exchange(group, Open()).entry);
+      Finish(names, std::exchange(group, OpenGroup()).entry);
     }
     group.entry.signature.dtype = type;
     group.entry.tensors.push_back(i);

@@ -21,9 +21,9 @@ void PackOne(const FusionEntry& entry, char* next, double factor) {
     const size_t count = static_cast<size_t>(NumElements(entry.signature.parts->shapes[i]));
     Pack(type, request.parts[i].input, next, count, scale);
     const size_t bytes = WireBytes(type, count);
-    const size_t room = WireBytes(type, PaddedElements(type, count));
-    std::memset(next + bytes, 0, room - bytes);
-    next += room;
+    const size_t padded = WireBytes(type, PaddedElements(type, count));
+    std::memset(next + bytes, 0, padded - bytes);
+    next += padded;
   }
 }
 
@@ -194,7 +194,7 @@ Status Fusion::Allgather(const FusionEntry& entry, const std::vector<int64_t>& r
     out = entry.request->allocate(rows);
   }
   // A rank without memory for the result still takes part: its peers wait in the same collective.
-  const bool no_room = entry.request != nullptr && out == nullptr;
+  const bool no_memory = entry.request != nullptr && out == nullptr;
   if (out == nullptr) {
     dropped.resize(total);
     out = dropped.data();
@@ -204,7 +204,7 @@ Status Fusion::Allgather(const FusionEntry& entry, const std::vector<int64_t>& r
     const Status status = transport_->Allgather(in, out, bytes, deadline);
     if (!status.ok()) return status;
   }
-  if (no_room && total != 0) {
+  if (no_memory && total != 0) {
     return Status(Code::kInternal,
                   "no memory for the result of allgather '" + entry.request->name + "'");
   }

@@ -11,8 +11,8 @@
 namespace tfmpi {
 namespace {
 
-// Messages from other nodes wake no rank; they are looked for after pauses that grow from the first
-// of these to the second.
+// Messages from other nodes wake no rank. A waiting rank polls for them, at intervals that grow
+// from the shortest to the longest.
 constexpr std::chrono::microseconds kShortestPoll{20};
 constexpr std::chrono::microseconds kLongestPoll{200};
 constexpr int kPollsPerDoubling = 16;
@@ -74,7 +74,7 @@ class NodeTransport : public Transport {
   ControlLinks links() const override { return links_; }
 
   // The messages of a node's first rank may not fit into the rings at once. Other ranks must not
-  // wait like this: the first rank reads nothing meanwhile.
+  // wait like this: the first rank reads nothing while it waits, so both would wait forever.
   Status Flush(TimePoint deadline) override {
     if (memory_.rank() != 0) return Status();
     for (Peer& neighbour : peers_) {

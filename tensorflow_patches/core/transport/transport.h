@@ -1,4 +1,6 @@
-// The only virtual interface between the engine and what moves the bytes: MPI, or threads in tests.
+// The interface that the engine uses to communicate: over MPI and a node's shared memory, or inside
+// one process, where the ranks of tests are threads. A transport may offer two further interfaces:
+// gpu_messages() and membership().
 //
 // Called on the engine's communication thread, except for calls marked "any thread"; before that
 // thread exists, and after its end, on the thread that creates the engine. The caller owns every

@@ -53,7 +53,7 @@ class ApplyKernel::Step {
   std::string name_;
   Tensor gradient_;  // the input, held so that its buffer lives as long as the request
   Tensor average_;   // shares that buffer if nothing else holds it
-  InitialBroadcast start_;
+  InitialBroadcast initial_broadcast_;
   std::unique_ptr<RequestGroup> group_;  // until it is submitted
 };
 
@@ -67,12 +67,12 @@ void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
     if (!status.ok()) return Finish(status);
   }
   if (use.first_apply) {
-    start_.AddBroadcasts(context_, name_, kernel_->ref_variable_, engine_->topology().rank,
-                         group_.get());
+    initial_broadcast_.AddBroadcasts(context_, name_, kernel_->ref_variable_,
+                                     engine_->topology().rank, group_.get());
   }
   if (averaged) {
     if (!use.first_apply) kernel_->synchronized_.Add(context_, name_);
-    if (start_.empty()) return Finish(absl::OkStatus());
+    if (initial_broadcast_.empty()) return Finish(absl::OkStatus());
   }
   RequestGroup::Submit(std::move(group_), "'" + name_ + "' was averaged",
                        [this](const absl::Status& status) { Finish(status); });
@@ -106,7 +106,7 @@ absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
 }
 
 void ApplyKernel::Step::Finish(absl::Status status) {
-  if (status.ok()) status = start_.Write(context_);
+  if (status.ok()) status = initial_broadcast_.Write(context_);
   if (status.ok()) {
     gradient_ = Tensor();
     const Span span(Stage::kApply, name_, average_.TotalBytes());

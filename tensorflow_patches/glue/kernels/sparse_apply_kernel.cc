@@ -49,18 +49,18 @@ class SparseApplyKernel::Step {
  private:
   void Submit(const absl::Status& copied);
   int64_t TableRows() const;
-  void Exchanged(const absl::Status& status);
+  void OnExchanged(const absl::Status& status);
   std::unique_ptr<RequestGroup> NewGroup() const;
   const Tensor& values() const;
   const Tensor& indices() const;
   // On a GPU the rows pass through the host, which must decide by their indices.
-  void Averaged(const absl::Status& status);
+  void OnAveraged(const absl::Status& status);
   void Update(const absl::Status& status);
   // Runs the stock kernel, in blocks of rows.
   absl::Status RunOnAllRows();
   absl::Status RunOnRows(const std::vector<int64_t>& places);
   void RunOnBlock(Tensor values, Tensor indices);
-  void Divided(absl::Status status);
+  void OnDivided(absl::Status status);
   void Finish(const absl::Status& status);
 
   SparseApplyKernel* const kernel_;
@@ -69,11 +69,12 @@ class SparseApplyKernel::Step {
   std::string name_;  // the variable's, for traces
   std::string request_name_;
   bool first_apply_ = false;
-  InitialBroadcast start_;
+  InitialBroadcast initial_broadcast_;
   Engine* const engine_;
   const bool on_gpu_;
-  TensorList own_,
-      averages_;  // values and indices: this rank's, in host memory; those of all ranks
+  // Values and indices.
+  TensorList own_;                          // of this rank, in host memory
+  TensorList averages_;                     // of all ranks
   std::unique_ptr<SparseAverage> average_;  // null: the rows are already averages
   DividedUpdate divided_;
 };
@@ -107,12 +108,12 @@ void SparseApplyKernel::Step::Submit(const absl::Status& copied) {
     if (!status.ok()) return Finish(status);
   }
   if (first_apply_) {
-    start_.AddBroadcasts(context_, name_, kernel_->ref_variable_, engine_->topology().rank,
-                         group.get());
+    initial_broadcast_.AddBroadcasts(context_, name_, kernel_->ref_variable_,
+                                     engine_->topology().rank, group.get());
   }
-  if (average_ == nullptr && start_.empty()) return Update(absl::OkStatus());
+  if (average_ == nullptr && initial_broadcast_.empty()) return Update(absl::OkStatus());
   RequestGroup::Submit(std::move(group), "'" + name_ + "' was averaged",
-                       [this](const absl::Status& status) { Exchanged(status); });
+                       [this](const absl::Status& status) { OnExchanged(status); });
 }
 
 // -1 for a variable without a value, which the stock kernel reports.
@@ -121,12 +122,12 @@ int64_t SparseApplyKernel::Step::TableRows() const {
   return ReadState(context_, 0, &value) && value.dims() > 0 ? value.dim_size(0) : -1;
 }
 
-void SparseApplyKernel::Step::Exchanged(const absl::Status& status) {
+void SparseApplyKernel::Step::OnExchanged(const absl::Status& status) {
   if (!status.ok() || average_ == nullptr) return Update(status);
-  average_->Finish([this](const absl::Status& averaged) { Averaged(averaged); });
+  average_->Finish([this](const absl::Status& averaged) { OnAveraged(averaged); });
 }
 
-void SparseApplyKernel::Step::Averaged(const absl::Status& status) {
+void SparseApplyKernel::Step::OnAveraged(const absl::Status& status) {
   if (!status.ok()) return Update(status);
   ToKernel(context_, {*average_->values(), *average_->indices()},
            [this](const absl::Status& copied, const TensorList& averages) {
@@ -146,7 +147,7 @@ const Tensor& SparseApplyKernel::Step::indices() const {
 }
 
 void SparseApplyKernel::Step::Update(const absl::Status& status) {
-  const absl::Status written = status.ok() ? start_.Write(context_) : status;
+  const absl::Status written = status.ok() ? initial_broadcast_.Write(context_) : status;
   if (!written.ok()) return Finish(written);
   const bool divided = kernel_->alone_ && !on_gpu_ && IsRows(values(), indices()) &&
                        divided_.Divide(context_, indices());
@@ -158,7 +159,7 @@ void SparseApplyKernel::Step::Update(const absl::Status& status) {
   std::unique_ptr<RequestGroup> group = NewGroup();
   divided_.AddTo(group.get(), context_, name_ + kernel_->request_suffix_ + " rows");
   RequestGroup::Submit(std::move(group), "'" + name_ + "' was updated",
-                       [this](const absl::Status& ended) { Divided(ended); });
+                       [this](const absl::Status& ended) { OnDivided(ended); });
 }
 
 absl::Status SparseApplyKernel::Step::RunOnAllRows() {
@@ -175,16 +176,16 @@ absl::Status SparseApplyKernel::Step::RunOnAllRows() {
   return context_->status();
 }
 
-// At least once, because stock kernels do something to a variable whatever the rows.
+// At least once: a stock kernel may change a variable even if there are no rows.
 absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& places) {
   const auto rows = static_cast<int64_t>(places.size());
-  const int64_t room = std::min(rows, kBlockOfRows);
+  const int64_t block = std::min(rows, kBlockOfRows);
   tensorflow::TensorShape shape = values().shape();
-  shape.set_dim(0, room);
+  shape.set_dim(0, block);
   Tensor block_values, block_indices;
   absl::Status status = context_->allocate_temp(values().dtype(), shape, &block_values);
   if (!status.ok()) return status;
-  status = context_->allocate_temp(indices().dtype(), {room}, &block_indices);
+  status = context_->allocate_temp(indices().dtype(), {block}, &block_indices);
   if (!status.ok()) return status;
   const size_t row_bytes = values().TotalBytes() / std::max<size_t>(1, values().dim_size(0));
   const size_t index_bytes = tensorflow::DataTypeSize(indices().dtype());
@@ -201,8 +202,8 @@ absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& plac
       to += row_bytes;
       index_to += index_bytes;
     }
-    RunOnBlock(n == room ? block_values : block_values.Slice(0, n),
-               n == room ? block_indices : block_indices.Slice(0, n));
+    RunOnBlock(n == block ? block_values : block_values.Slice(0, n),
+               n == block ? block_indices : block_indices.Slice(0, n));
     begin += n;
   } while (begin < rows && context_->status().ok());
   return context_->status();
@@ -220,7 +221,7 @@ void SparseApplyKernel::Step::RunOnBlock(Tensor values, Tensor indices) {
               {{kernel_->gradient_, &values}, {kernel_->indices_, &indices}});
 }
 
-void SparseApplyKernel::Step::Divided(absl::Status status) {
+void SparseApplyKernel::Step::OnDivided(absl::Status status) {
   const absl::Status finished = divided_.Finish();
   if (status.ok()) status = finished;
   for (const int rank : divided_.absent()) {

@@ -98,10 +98,10 @@ absl::Status SparseAverage::AddTo(RequestGroup* group, const Tensor& values, con
   return status;
 }
 
-// With more rows than this in total, reducing the whole table moves fewer bytes: per rank it moves
-// every element twice, gathering moves every row once. So memory of the table's size is allocated
-// only where the rows would take about twice as much.
-int64_t SparseAverage::MostGathered() const {
+// With more rows than this in total, reducing the whole table moves fewer bytes: a reduction moves
+// every element twice per rank, a gather moves every row once. So memory of the table's size is
+// allocated only where the rows would take about twice as much.
+int64_t SparseAverage::RowLimit() const {
   if (g_mode != SparseMode::kAuto || table_rows_ < 0) return -1;
   const double element = static_cast<double>(SizeOf(WireType(format_.dtype)));
   const double dense = static_cast<double>(format_.wire_bytes()) + element;
@@ -110,8 +110,7 @@ int64_t SparseAverage::MostGathered() const {
 }
 
 void SparseAverage::AddGather(RequestGroup* group) {
-  group->AddOfHost(
-      GatherRequest(name_, format_, ToShape(row_shape_), MostGathered(), gathered_.get()));
+  group->AddOfHost(GatherRequest(name_, format_, ToShape(row_shape_), RowLimit(), gathered_.get()));
 }
 
 absl::Status SparseAverage::AddDense(RequestGroup* group) {
@@ -150,16 +149,16 @@ absl::Status SparseAverage::AddDense(RequestGroup* group) {
 }
 
 void SparseAverage::Finish(Done done) {
-  if (is_dense_) return done(TakeTouched());
+  if (is_dense_) return done(ExtractTouchedRows());
   if (gathered_->gathered()) return done(SumGathered());
-  // There are too many rows, on which all ranks agree.
+  // There are too many rows. All ranks know all row counts, so all choose this.
   auto group = std::make_unique<RequestGroup>(engine_, context_->cancellation_manager(),
                                               *context_->runner());
   const absl::Status status = AddDense(group.get());
   if (!status.ok()) return done(status);
   RequestGroup::Submit(std::move(group), "'" + name_ + "' was averaged",
                        [this, done = std::move(done)](const absl::Status& ended) {
-                         done(ended.ok() ? TakeTouched() : ended);
+                         done(ended.ok() ? ExtractTouchedRows() : ended);
                        });
 }
 
@@ -211,7 +210,7 @@ absl::Status SparseAverage::SumGathered() {
   return WriteIndices(gathered_->indices());
 }
 
-absl::Status SparseAverage::TakeTouched() {
+absl::Status SparseAverage::ExtractTouchedRows() {
   if (!bad_index_.ok()) return bad_index_;
   const char* const rows = static_cast<const char*>(Data(dense_));
   const size_t flag_bytes = SizeOf(format_.dtype);

@@ -64,9 +64,9 @@ class SparseAverage {
   absl::Status Check(const tensorflow::Tensor& values, const tensorflow::Tensor& indices);
   void AddGather(RequestGroup* group);
   absl::Status AddDense(RequestGroup* group);
-  int64_t MostGathered() const;
+  int64_t RowLimit() const;
   absl::Status SumGathered();
-  absl::Status TakeTouched();
+  absl::Status ExtractTouchedRows();
   char* AllocateRows(size_t rows);
   absl::Status Allocate(int64_t rows);
   absl::Status WriteIndices(const std::vector<int64_t>& from);
@@ -83,8 +83,8 @@ class SparseAverage {
   std::unique_ptr<GatheredRows> gathered_;
   std::unique_ptr<char[]> wide_;  // the rows, if they are summed in another type
   bool is_dense_ = false;
-  tensorflow::Tensor
-      dense_;  // [table rows, row elements] and then [table rows], which were touched
+  // [table rows, row elements], then [table rows] of flags: whether a row was touched.
+  tensorflow::Tensor dense_;
   absl::Status bad_index_;
   tensorflow::Tensor values_;
   tensorflow::Tensor indices_;

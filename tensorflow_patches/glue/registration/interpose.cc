@@ -1,4 +1,4 @@
-// The one point through which every kernel of TensorFlow passes: registration.
+// Registration, through which every kernel of TensorFlow passes.
 //
 // This library is loaded before TensorFlow's, so all registrations of the stock binary bind to the
 // definition below. The definition runs before this library's static constructors, on the thread

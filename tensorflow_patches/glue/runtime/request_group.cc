@@ -36,7 +36,7 @@ std::unique_ptr<RequestGroup> RequestGroup::OfKernel(Engine* engine,
                                                      tensorflow::OpKernelContext* context) {
   auto group =
       std::make_unique<RequestGroup>(engine, context->cancellation_manager(), *context->runner());
-  if (RunsOnGpu(context)) group->no_gpu_ = GpuOfKernel(context, &group->memory_);
+  if (RunsOnGpu(context)) group->gpu_status_ = GpuOfKernel(context, &group->memory_);
   return group;
 }
 
@@ -51,7 +51,7 @@ void RequestGroup::Add(Request request) {
 }
 
 absl::Status RequestGroup::RecordReady() {
-  if (!no_gpu_.ok() || memory_.gpu == nullptr) return no_gpu_;
+  if (!gpu_status_.ok() || memory_.gpu == nullptr) return gpu_status_;
   const absl::Status status = ready_.Take(memory_.gpu);
   if (!status.ok()) return status;
   for (Request& request : requests_) request.memory.ready = ready_.get();

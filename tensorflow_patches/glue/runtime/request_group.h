@@ -71,8 +71,8 @@ class RequestGroup {
   tensorflow::CancellationManager* const cancellation_;
   const Runner runner_;
   GpuMemory memory_;
-  KeptEvent ready_;  // if there is a GPU
-  absl::Status no_gpu_;
+  KeptEvent ready_;          // if there is a GPU
+  absl::Status gpu_status_;  // of finding the kernel's GPU; Submit reports it
   std::vector<Request> requests_;
   Ended ended_;
   std::atomic<int> unfinished_{0};

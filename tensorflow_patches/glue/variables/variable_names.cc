@@ -32,7 +32,7 @@ VariableNames& VariableNames::Get() {
   return *names;
 }
 
-VariableNames::Entry& VariableNames::Find(const std::string& key) {
+VariableNames::Entry& VariableNames::FindOrAdd(const std::string& key) {
   auto [it, is_new] = entries_.try_emplace(key);
   Entry& entry = it->second;
   if (is_new) {
@@ -47,12 +47,12 @@ VariableNames::Entry& VariableNames::Find(const std::string& key) {
 
 void VariableNames::Declare(const std::string& key) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Find(key);
+  FindOrAdd(key);
 }
 
 std::string VariableNames::Name(const std::string& key) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return Find(key).name;
+  return FindOrAdd(key).name;
 }
 
 void VariableNames::MarkSynchronized(const std::string& key) {
@@ -73,7 +73,7 @@ bool VariableNames::TestAndMarkSynchronized(const std::string& key) {
 
 VariableUse VariableNames::Use(const std::string& key, const std::string& suffix) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Entry& entry = Find(key);
+  Entry& entry = FindOrAdd(key);
   return {entry.name, entry.applied.insert(suffix).second};
 }
 

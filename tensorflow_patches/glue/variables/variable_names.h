@@ -56,7 +56,7 @@ class VariableNames {
     std::unordered_set<std::string> applied;  // suffixes
   };
 
-  Entry& Find(const std::string& key);
+  Entry& FindOrAdd(const std::string& key);
 
   std::mutex mutex_;
   std::unordered_map<std::string, Entry> entries_;  // guarded by mutex_, as all below

@@ -21,7 +21,7 @@ class Averages : public tensorflow::ResourceBase {
   struct Rows {
     xla::XlaOp values;   // as used by the graph
     xla::XlaOp indices;  // distinct
-    xla::XlaOp written;  // the same values, with undefined content in the unused room
+    xla::XlaOp written;  // the same values, with undefined content in the unused capacity
   };
 
   std::string DebugString() const override { return "the averages of a computation"; }

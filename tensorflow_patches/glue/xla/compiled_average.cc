@@ -55,7 +55,7 @@ absl::Status CheckStatic(const std::string& name, const xla::Shape& shape) {
 struct Call {
   std::vector<std::string> names;  // of each gradient
   std::vector<XlaOp> tensors;
-  std::vector<int64_t> rows;  // of this rank, by sparse gradient; the rest is unused room
+  std::vector<int64_t> rows;  // of this rank, by sparse gradient; the rest is unused capacity
   int64_t every_row = 0;      // a Duplicates
 
   size_t of_slices() const { return 2 * rows.size(); }
@@ -65,12 +65,14 @@ struct Call {
 };
 
 // If a function's shapes are unknown when it is traced, the number of this rank's rows is unknown,
-// too: it is derived from the room, whose size python/_src/average/compiled.py determines.
-constexpr int64_t kOfTheRoom = -1;
+// too: it is derived from the capacity of the operand, which python/_src/average/compiled.py
+// computes from the rows in the same way as RowsForCapacity.
+constexpr int64_t kFromCapacity = -1;
 
-int64_t RowsIn(int64_t room, int64_t ranks) {
+int64_t RowsForCapacity(int64_t capacity, int64_t ranks) {
   const auto fits = [&](int64_t rows) {
-    return ranks * (rows + std::max<int64_t>({rows / 8, std::min<int64_t>(rows, 512), 1})) <= room;
+    return ranks * (rows + std::max<int64_t>({rows / 8, std::min<int64_t>(rows, 512), 1})) <=
+           capacity;
   };
   int64_t rows = 0;
   for (int64_t step = int64_t{1} << 40; step != 0; step /= 2) {
@@ -117,11 +119,12 @@ absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, Call call,
   results.push_back(scalar);
   if (slices != 0) results.push_back(xla::ShapeUtil::MakeShape(xla::S64, {slices}));
   std::vector<XlaOp> operands = call.tensors;
-  // The results of slices have their own memory, so XLA never materializes the room of an operand.
+  // The results of slices have their own memory, so XLA never materializes the capacity of an
+  // operand.
   const int64_t ranks = GetEngine()->topology().size;
   for (size_t i = 0; i < call.of_slices(); ++i) {
     int64_t& own = call.rows[i / 2];
-    if (own == kOfTheRoom) own = RowsIn((*shapes)[i].dimensions(0), ranks);
+    if (own == kFromCapacity) own = RowsForCapacity((*shapes)[i].dimensions(0), ranks);
     (*shapes)[i].set_dimensions(0, call.rows[i / 2]);
     operands[i] = xla::SliceInDim(operands[i], 0, call.rows[i / 2], 1, 0);
   }

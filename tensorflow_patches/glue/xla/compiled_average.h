@@ -1,8 +1,8 @@
-// Averages inside XLA clusters on the CPU: what the kernels emit while a cluster is compiled.
+// The kernels that average over the ranks inside XLA clusters, on the CPU and on GPUs.
 //
-// Created by the decorating factory (registration/decorators.cc) for kernels of device type
-// XLA_CPU_JIT. Compute runs once per compilation, on the thread that compiles; it adds a custom
-// call to the computation, which compiled_call.cc executes in every step.
+// The decorating factory (registration/decorators.cc) creates them for the device types XLA_CPU_JIT
+// and XLA_GPU_JIT. Compute runs once per compilation, on the thread that compiles, and adds a
+// custom call to the computation. compiled_call.cc executes that call in every step.
 
 #ifndef TFMPI_GLUE_XLA_COMPILED_AVERAGE_H_
 #define TFMPI_GLUE_XLA_COMPILED_AVERAGE_H_
@@ -18,7 +18,7 @@
 
 namespace tfmpi {
 
-// False if this TensorFlow lacks what they need (absent.cc): then these kernels are errors.
+// False if this TensorFlow lacks what these kernels need; they then only report that (absent/).
 bool AveragesInCompiledSteps();
 
 // A marked IdentityN (average_kernel.h). Its first tensors may be the values and indices of sparse
@@ -33,8 +33,8 @@ class CompiledAverageKernel : public tensorflow::OpKernel {
 
  private:
   std::vector<std::string> names_;  // of the engine's requests, the sparse gradients' first
-  std::vector<int64_t> rows_;       // of this rank, by sparse gradient; -1: derived from the room
-  int64_t every_row_ = 0;           // how to handle duplicates
+  std::vector<int64_t> rows_;  // of this rank, by sparse gradient; -1: derived from the capacity
+  int64_t every_row_ = 0;      // how to handle duplicates
 };
 
 // A dense optimizer op on a resource variable: the stock kernel emits the update, with the average.

@@ -84,7 +84,7 @@ ffi::Future PassOn(const Operands& operands) {
     const Operand& to = operands.rets[i];
     if (from.data == to.data) continue;
     std::memcpy(to.data, from.data, from.bytes);
-    const size_t rest = to.bytes - from.bytes;  // the unused room of sparse gradients
+    const size_t rest = to.bytes - from.bytes;  // the unused capacity of sparse gradients
     std::memset(to.as<char>() + from.bytes, 0xff, rest);
   }
   *operands.rets[operands.weight_place()].as<float>() = 0;
@@ -140,9 +140,9 @@ XLA_FFI_DEFINE_HANDLER(kAverageOnGpuHandler, AverageOnGpu,
 ffi::Error ClearRest(ffi::AnyBuffer values, ffi::AnyBuffer found,
                      ffi::Result<ffi::AnyBuffer> result) {
   const size_t bytes = values.size_bytes();
-  const auto room = static_cast<size_t>(values.dimensions()[0]);
+  const auto capacity = static_cast<size_t>(values.dimensions()[0]);
   const size_t written =
-      room == 0 ? 0 : bytes / room * static_cast<size_t>(*found.typed_data<int64_t>());
+      capacity == 0 ? 0 : bytes / capacity * static_cast<size_t>(*found.typed_data<int64_t>());
   char* const into = static_cast<char*>(result->untyped_data());
   if (into != values.untyped_data()) std::memcpy(into, values.untyped_data(), written);
   std::memset(into + written, 0, bytes - written);

@@ -1,7 +1,7 @@
 // Adds rows of an average to their variable inside an XLA cluster on the CPU.
 //
-// An extra. XLA's scatter is a loop that spends as much time on a row in the unused room, which has
-// the index -1, as on a real one. Created and run like the kernels of xla/compiled_average.h.
+// An extra. XLA's scatter is a loop that spends as much time on a row in the unused capacity, which
+// has the index -1, as on a real one. Created and run like the kernels of xla/compiled_average.h.
 
 #ifndef TFMPI_GLUE_XLA_COMPILED_SCATTER_H_
 #define TFMPI_GLUE_XLA_COMPILED_SCATTER_H_

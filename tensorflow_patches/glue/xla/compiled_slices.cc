@@ -11,17 +11,17 @@ namespace tfmpi {
 
 namespace ffi = xla::ffi;
 
-// XLA's scatters skip indices outside the table, so the unused room costs little, and changes
+// XLA's scatters skip indices outside the table, so the unused capacity costs little, and changes
 // nothing even where rows are read, modified and written back.
 template <typename Index>
 void Slices::WriteIndices(const std::vector<int64_t>& from) const {
   Index* const to = static_cast<Index*>(indices);
   std::copy(from.begin(), from.end(), to);
-  std::fill(to + from.size(), to + room, Index{-1});
+  std::fill(to + from.size(), to + capacity, Index{-1});
 }
 
 char* Slices::AllocateRows(size_t all) {
-  if (all <= room && IsWireForm(format.dtype) && values != nullptr) return values;
+  if (all <= capacity && IsWireForm(format.dtype) && values != nullptr) return values;
   rows.reset(new char[all * format.wire_bytes() + 1]);
   return rows.get();
 }
@@ -29,10 +29,10 @@ char* Slices::AllocateRows(size_t all) {
 absl::Status Slices::Write() const {
   gathered->Sum();
   const std::vector<int64_t>& found = gathered->indices();
-  if (found.size() > room) {
+  if (found.size() > capacity) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the ranks have ", found.size(), " rows of the sparse gradient of '", name,
-                     "', but this rank's compiled step has room for ", room,
+                     "', but this rank's compiled step has room for ", capacity,
                      ", because the other ranks have many more rows than this one. Give the ranks "
                      "batches of about "
                      "the same size, or drop jit_compile=True",
@@ -76,7 +76,7 @@ absl::Status AddSlices(const std::string& name, const Operands& operands, size_t
   }
   const Shape row(dims.begin() + 1, dims.end());
   slices->format.elements = static_cast<size_t>(NumElements(row));
-  slices->room = static_cast<size_t>(values_result.dims[0]);
+  slices->capacity = static_cast<size_t>(values_result.dims[0]);
   slices->values = values_result.as<char>();
   slices->indices = indices_result.data;
   slices->count = count;

@@ -21,11 +21,11 @@ struct Slices {
   RowFormat format;
   std::unique_ptr<GatheredRows> gathered;
   std::unique_ptr<char[]> rows;  // null if they are gathered directly into `values`
-  char* values = nullptr;        // of the result, with room for `room` rows
+  char* values = nullptr;        // of the result, with memory for `capacity` rows
   void* indices = nullptr;
   int64_t* count = nullptr;  // of the result: the number of rows
   bool narrow = false;       // int32 indices
-  size_t room = 0;
+  size_t capacity = 0;
 
   // See GatheredRows::Allocate.
   char* AllocateRows(size_t all);

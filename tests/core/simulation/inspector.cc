@@ -103,9 +103,9 @@ uint64_t Inspector::Of(const NameTable& names) {
 uint64_t Inspector::Of(const ResponseBypass& bypass) {
   const ResponsePredictor& predictor = bypass.predictor_;
   uint64_t hash = All(bypass.position_, bypass.voted_, bypass.voted_ ? HashOf(bypass.voted_at_) : 0,
-                      predictor.now_);
+                      predictor.current_);
   for (const ResponsePredictor::Known& known : predictor.known_) {
-    hash = All(hash, known.successor, known.times);
+    hash = All(hash, known.successor, known.streak);
     for (const NameId id : known.names) hash = Mix(hash, id);
   }
   return hash;

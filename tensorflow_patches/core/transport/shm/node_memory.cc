@@ -90,7 +90,7 @@ SpinWait::SpinWait(const NodeMemory& memory, SleepState sleep, Clock::duration s
     : memory_(memory), sleep_(sleep), spin_(memory.crowded() ? Clock::duration::zero() : spin) {}
 
 bool SpinWait::Pause(Clock::duration limit) {
-  constexpr int kPollsPerLook = 32;  // polls between two reads of the clock
+  constexpr int kPollsPerClockRead = 32;
   if (sleeping_) {
     FutexWait(&memory_.mine().notifications, heard_, limit);
     WakeUp();
@@ -98,9 +98,9 @@ bool SpinWait::Pause(Clock::duration limit) {
   }
   if (spin_.count() != 0) {
     Clock::Relax();
-    if (++polls_ % kPollsPerLook != 0) return false;
+    if (++polls_ % kPollsPerClockRead != 0) return false;
     const TimePoint now = Clock::now();
-    if (polls_ == kPollsPerLook) spin_until_ = now + spin_;
+    if (polls_ == kPollsPerClockRead) spin_until_ = now + spin_;
     if (now < spin_until_) return true;
   }
   heard_ = memory_.mine().notifications.load(std::memory_order_seq_cst);
