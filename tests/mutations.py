@@ -123,7 +123,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "file",
         "ranks wait for a save that rank 0 does not make",
-        "        elif ended or waits - self.waits_since_missed >= _MAX_IDLE_POSTS:\n",
+        "        elif ended or rank_0_waits - self.rank_0_waits_at_miss >= _MAX_IDLE_POSTS:\n",
         "        elif False:\n",
         ("test_names.py::test_a_save_that_rank_0_does_not_make_ends_when_rank_0_waits",),
         tier=FULL,
@@ -208,7 +208,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "iterations",
         "a shuffle resumes at tf.data's own count",
-        "        if not (apart and tf.executing_eagerly()):\n",
+        "        if not (needs_own and tf.executing_eagerly()):\n",
         "        if drawn or tf.executing_eagerly():\n",
         ("test_one_order.py::test_reading_ahead_does_not_change_the_next_order",),
     ),

@@ -95,11 +95,12 @@ def replaced(package: Path) -> list[str]:
     importlib.import_module("tensorflow")
     put_in_place(package)
     table = importlib.import_module("tensorflow.mpi._src.replaced.table")
-    rows = importlib.import_module("tensorflow.mpi._src.interpose.rows")
+    replacement_table = importlib.import_module("tensorflow.mpi._src.interpose.replacement_table")
     return [
         f"{module}:{attribute}"
         for row in table.TABLE
-        if row.how not in (rows.How.PATCH, rows.How.DECORATOR) and rows._has(row.versions)
+        if row.how not in (replacement_table.How.PATCH, replacement_table.How.DECORATOR)
+        and replacement_table._has(row.versions)
         for module, attribute in row.targets()
     ]
 

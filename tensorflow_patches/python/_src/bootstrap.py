@@ -27,7 +27,7 @@ def load() -> None:
         if gate.warns:
             print(f"tensorflow.mpi: {gate.reason}; no gradients are averaged here", file=sys.stderr)
         return
-    from tensorflow.mpi._src.interpose import rows
+    from tensorflow.mpi._src.interpose import replacement_table
     from tensorflow.mpi._src.lifecycle import engine
     from tensorflow.mpi._src.replaced import process
 
@@ -38,7 +38,7 @@ def load() -> None:
             raise
         group.fault = str(error)  # the doctor still runs, and reports it
         return
-    rows.install(process.PROCESS)
+    replacement_table.install(process.PROCESS)
 
 
 def verify() -> None:

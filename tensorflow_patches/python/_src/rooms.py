@@ -9,7 +9,7 @@ from tensorflow.mpi._src.average import own_updates
 from tensorflow.mpi._src.data import input_stats
 from tensorflow.mpi._src.files import explanations, saves, writes
 from tensorflow.mpi._src.gpu import gpus
-from tensorflow.mpi._src.interpose import hooking, rows
+from tensorflow.mpi._src.interpose import hooking, replacement_table
 from tensorflow.mpi._src.keras import on_sigterm
 from tensorflow.mpi._src.lifecycle import ends, engine
 from tensorflow.mpi._src.observability import report
@@ -31,7 +31,7 @@ def install() -> None:
     if group.size > 1:
         hooking.check_versions()
         gpus.install()
-    rows.install(row for row in table.TABLE if row not in process.PROCESS)
+    replacement_table.install(row for row in table.TABLE if row not in process.PROCESS)
     assert not hooks.unfilled(), hooks.unfilled()
     if group.size > 1:
         on_sigterm.install()

@@ -62,11 +62,11 @@ def wall(feeds: Any, monkeypatch: Any, name: str, why: str | None, is_map: bool 
     monkeypatch.setattr(selection.transformations, "name", lambda _: name)
     monkeypatch.setattr(selection.transformations, "is_map", lambda _: is_map)
     monkeypatch.setattr(selection.transformations, "is_filled_file", lambda _: False)
-    monkeypatch.setattr(selection, "_of_map", lambda _: "'decode'")
+    monkeypatch.setattr(selection, "_function_name", lambda _: "'decode'")
     found = types.SimpleNamespace(
         shared=[], walls=[types.SimpleNamespace(dataset=dataset, why=why)]
     )
-    selection._say(dataset, found)
+    selection._report_walls(dataset, found)
 
 
 @pytest.mark.parametrize(
@@ -291,6 +291,6 @@ def test_a_map_inside_a_function_is_named(feeds, monkeypatch):
     graph = types.SimpleNamespace(as_graph_def=lambda: None)
     wrapped = types.SimpleNamespace(function=types.SimpleNamespace(graph=graph), _func=batches)
     dataset = types.SimpleNamespace(_functions=lambda: [wrapped])
-    assert selection._of_map(dataset) == "a map in function 'batches'"
+    assert selection._function_name(dataset) == "a map in function 'batches'"
     ops.clear()
-    assert selection._of_map(dataset) is None
+    assert selection._function_name(dataset) is None

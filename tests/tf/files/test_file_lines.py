@@ -115,20 +115,20 @@ def test_a_save_that_rank_0_does_not_make_is_an_error(waits, monkeypatch):
     with pytest.raises(
         RuntimeError, match="saves '/tmp/model', but rank 0 has gone on without saving it"
     ):
-        one.over()
+        one.is_over()
     monkeypatch.setattr(waits, "_posted", lambda name: int(name == waits._ENDED))
     with pytest.raises(RuntimeError, match="but rank 0's script has ended without saving it"):
-        one.over()
+        one.is_over()
     monkeypatch.setattr(waits, "_value", lambda name, number: "ValueError: no such layer")
     with pytest.raises(RuntimeError, match="rank 0/2 has stopped: ValueError: no such layer"):
-        one.over()
+        one.is_over()
 
 
 def test_a_save_that_is_not_visible_on_this_node_is_reported(waits, monkeypatch, tmp_path):
     said: list[str] = []
     monkeypatch.setattr(waits.log, "say", said.append)
     monkeypatch.setattr(waits, "_SHARED_SECONDS", 0.0)
-    waits._look_for(str(tmp_path / "gone"), str(tmp_path / "model"))
+    waits._warn_if_missing(str(tmp_path / "gone"), str(tmp_path / "model"))
     assert (
         f"rank 0 has saved '{tmp_path}/model', but 0 s later it does not exist on node " in said[0]
     )
@@ -151,7 +151,7 @@ def test_a_backup_that_another_rank_could_not_read_is_an_error(monkeypatch):
 def test_the_removal_of_a_backup_is_named(monkeypatch, name):
     """Messages about a save name its path."""
     keras_files = load("tensorflow.mpi._src.files.keras_files")
-    monkeypatch.setattr(keras_files.saves, "saves", lambda function, path, result: path)
+    monkeypatch.setattr(keras_files.saves, "on_rank_0", lambda function, path, result: path)
     manager = types.SimpleNamespace(directory="/tmp/backup")
     backup = types.SimpleNamespace(backup_dir="/tmp/backup", write_checkpoint_manager=manager)
     path = getattr(keras_files, name)(lambda self, logs=None: None)

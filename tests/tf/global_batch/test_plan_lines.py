@@ -151,7 +151,7 @@ class Ragged:
 def test_outputs_of_predict_that_prevent_a_split_are_named(plan, tensorflow):
     part = types.SimpleNamespace(kind=lambda _: plan.Kind.MIXED, why=lambda _: "Mean in train.py:8")
     found = plan.Look(False)
-    plan._judge(step(call="predict"), part, found, [Tensor(), Ragged()])
+    plan._judge_outputs(step(call="predict"), part, found, [Tensor(), Ragged()])
     assert [plan._at(why) for why in found.whys] == [
         "a prediction of the model (Mean in train.py:8)",
         "an output that is not a dense tensor",
@@ -174,7 +174,7 @@ def test_a_step_that_cannot_be_analyzed_is_logged(plan, said, monkeypatch, tenso
     monkeypatch.setattr(plan, "only_traced", lambda *_: contextlib.nullcontext())
     tensorflow.function.side_effect = TypeError("net needs real tensors")
     found = plan._analyze(step(converted=False), [], True)
-    assert said == ["evaluate of model 'net' could not be looked at: net needs real tensors"]
+    assert said == ["evaluate of model 'net' could not be analyzed: net needs real tensors"]
     why = "a step that cannot be traced into a graph (net needs real tensors)"
     assert found.whys[0].what == why
 
@@ -255,4 +255,4 @@ def test_moments_of_a_normalization_in_an_analyzed_step_are_named(monkeypatch, t
     layer = types.SimpleNamespace(name="norm", moving_mean=0, moving_variance=0)
     batch_norm._constants(layer, types.SimpleNamespace(shape=(8, 2), dtype="f"), [0])
     (why,) = found.whys
-    assert why.what == "a gradient of samples by way of the moments of layer 'norm'"
+    assert why.what == "a gradient of samples that passes through the moments of layer 'norm'"

@@ -8,8 +8,8 @@ import types
 from typing import Any
 
 import tensorflow as tf  # noqa: F401 (before tensorflow.mpi)
-from tensorflow.mpi._src.interpose import hooking, rows
-from tensorflow.mpi._src.interpose.rows import How
+from tensorflow.mpi._src.interpose import hooking, replacement_table
+from tensorflow.mpi._src.interpose.replacement_table import How
 
 module = types.ModuleType("keras.src.trainers.trainer")
 
@@ -24,7 +24,9 @@ vars(module)["Trainer"] = Trainer
 
 
 def row(path: str, how: How, wrapper: Any) -> None:
-    rows._install(rows.Row(f"{module.__name__}:{path}", how, wrapper, "", ""), path, module)
+    replacement_table._install(
+        replacement_table.Row(f"{module.__name__}:{path}", how, wrapper, "", ""), path, module
+    )
 
 
 row("Trainer.fit", How.WRAP, lambda fit: lambda self: fit(self) + ", wrapped")

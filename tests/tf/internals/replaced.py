@@ -71,8 +71,8 @@ finders = list(sys.meta_path)
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402, F401
 import tf_keras  # noqa: E402
-from tensorflow.mpi._src.interpose import hooking, rows  # noqa: E402
-from tensorflow.mpi._src.interpose.rows import How  # noqa: E402
+from tensorflow.mpi._src.interpose import hooking, replacement_table  # noqa: E402
+from tensorflow.mpi._src.interpose.replacement_table import How  # noqa: E402
 from tensorflow.mpi._src.replaced import patches, table  # noqa: E402
 from tensorflow.mpi._src.runtime import hooks  # noqa: E402
 
@@ -116,7 +116,7 @@ def is_row(target: str, value: Any) -> bool:
     """Whether the table lists it as replaced, under its own name or that of its origin."""
     if target in targets or any(value is one for one in of_modules):
         return True  # imported by name from a module where it was replaced
-    if any(value is made for _, made in rows._decorated):
+    if any(value is made for _, made in replacement_table._decorated):
         return True
     module, _, attribute = target.partition(":")
     kind, _, name = attribute.rpartition(".")
@@ -149,7 +149,7 @@ def named(kinds: tuple[How, ...]) -> list[str]:
     return [
         as_named_here(module, attribute)
         for row in table.TABLE
-        if row.how in kinds and rows._has(row.versions)
+        if row.how in kinds and replacement_table._has(row.versions)
         for module, attribute in row.targets()
     ]
 
@@ -196,10 +196,10 @@ result: dict[str, Any] = {
     "no row": sorted(target for target, value in replaced.items() if not is_row(target, value)),
     "own class": [is_ours(own_apply)],
     "summary": "Total params: 3" in summary(),
-    "orbax": orbax_saves() if rows._has("keras>=3.13") else None,
+    "orbax": orbax_saves() if replacement_table._has("keras>=3.13") else None,
 }
 
-rows.uninstall()
+replacement_table.uninstall()
 back = now()
 result["left"] = sorted(ours(back))
 result["other objects"] = sorted(

@@ -31,9 +31,11 @@ def test_different_builds_in_evaluate_are_an_error(fit, monkeypatch):
     monkeypatch.setattr(fit.calls, "innermost", lambda: call)
     monkeypatch.setattr(fit, "_trainable_digests", lambda model: [1])
     monkeypatch.setattr(fit.control_plane, "headers", lambda label, mine: [mine, [2]])
-    words = r"evaluate\(\) of model 'net', which was not built yet, has built another one on each"
+    words = (
+        r"evaluate\(\) of model 'net', which was not built yet, has built a different one on each"
+    )
     with pytest.raises(RuntimeError, match=words) as error:
-        fit.use_ends(types.SimpleNamespace(model=MODEL))
+        fit.call_ends(types.SimpleNamespace(model=MODEL))
     assert "Build it before (model.build(input_shape)" in str(error.value)
 
 
@@ -136,10 +138,16 @@ def test_a_keras_whose_gradients_are_not_averaged_is_an_error(monkeypatch):
             {"TF_MPI_SHARD": "off"},
             True,
             False,
-            "the script gives each rank its data. For the",
+            "the script gives each rank its data. To normalize",
         ),
-        (None, {}, False, False, "a Session runs it. For the whole batch's set TF_MPI_SYNC_BATCHN"),
-        (None, {}, True, True, "what GPUs average passes through the hosts here. For the whole"),
+        (
+            None,
+            {},
+            False,
+            False,
+            "a Session runs it. To normalize by the whole batch, set TF_MPI_SYNC_B",
+        ),
+        (None, {}, True, True, "averages of tensors on GPUs pass through the hosts here. To norm"),
         (None, {}, True, False, ""),
     ],
 )
@@ -148,7 +156,7 @@ def test_batch_norm_of_a_part_is_reported(monkeypatch, batches, env, eager, host
     v1 = types.SimpleNamespace(executing_eagerly_outside_functions=lambda: eager)
     tensorflow = types.SimpleNamespace(compat=types.SimpleNamespace(v1=v1))
     monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
-    monkeypatch.setattr(batch_norm.averaging, "pass_hosts", lambda: hosts)
+    monkeypatch.setattr(batch_norm.averaging, "pass_through_hosts", lambda: hosts)
     for name in ("TF_MPI_SYNC_BATCHNORM", "TF_MPI_SHARD"):
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():

@@ -75,7 +75,7 @@ def average_of_upstream(
     return [one * tf.cast(share, one.dtype) for one in sums]
 
 
-def pass_hosts() -> bool:
+def pass_through_hosts() -> bool:
     """Whether averages of tensors on GPUs pass through host memory. Collective.
 
     The ranks choose a path when they first average something on GPUs: now, if not before.

@@ -45,7 +45,7 @@ def average_in_one_call(
     dense = [number for number, own in enumerate(rows) if own is None]
     graph = ops.get_default_graph()
     results = carrier.marked_identity(
-        [tensor for n in sparse for tensor in _with_room(gradients[n])]
+        [tensor for n in sparse for tensor in _padded(gradients[n])]
         + [carrier.not_constant(ops.convert_to_tensor(gradients[n])) for n in dense],
         [names[number] for number in [*sparse, *dense]],
         carrier.numbered(label, carrier.count_in_graph(graph, label)),
@@ -67,7 +67,7 @@ def _of_slices(rows: list[int | None], duplicates: int) -> dict[str, Any]:
 
 def to_average(slices: Any, duplicates: int) -> tuple[list[Any], dict[str, Any]]:
     """See averaging.to_average."""
-    return _with_room(slices), _of_slices([_rows(slices)], duplicates)
+    return _padded(slices), _of_slices([_rows(slices)], duplicates)
 
 
 def _rows(slices: Any) -> int:
@@ -97,13 +97,13 @@ def _fewer_bytes(slices: Any) -> int | None:
     return rows
 
 
-def _with_room(slices: Any) -> list[Any]:
-    """The inputs padded with room for the results. See glue/xla/compiled_call.h."""
+def _padded(slices: Any) -> list[Any]:
+    """The inputs, padded to the size of the results. See glue/xla/compiled_call.h."""
     from tensorflow.python.framework import dtypes
     from tensorflow.python.ops import array_ops, math_ops
 
-    # Ranks may differ by the rows of one sample. glue/xla/compiled_average.cc derives the number of
-    # this rank's rows from the size of the room.
+    # Ranks may differ by the rows of one sample. RowsForCapacity in glue/xla/compiled_average.cc
+    # derives the number of this rank's rows from the padded number.
     rows: Any = _rows(slices)
     if rows >= 0:
         spare: Any = max(rows // 8, min(rows, 512), 1)
@@ -115,11 +115,11 @@ def _with_room(slices: Any) -> list[Any]:
     index = array_ops.concat([slices.indices, array_ops.zeros([1], slices.indices.dtype)], axis=0)
     row = array_ops.shape(slices.values, out_type=dtypes.int32)[1:]
     empty = array_ops.zeros(array_ops.concat([[more], row], axis=0), slices.values.dtype)
-    room = [
+    padded = [
         array_ops.concat([slices.values, empty], axis=0),
         array_ops.concat([slices.indices, array_ops.fill([more], index[0])], axis=0),
     ]
-    return [carrier.not_constant(tensor) for tensor in room]
+    return [carrier.not_constant(tensor) for tensor in padded]
 
 
 def table_rows(slices: Any) -> int:

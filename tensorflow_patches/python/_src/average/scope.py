@@ -159,8 +159,8 @@ def for_the_script() -> contextlib.AbstractContextManager[None]:
     return threads.inside(_local, script=True)
 
 
-def also_later() -> Any:
-    """for_the_script if this thread is inside it now; for gradients that are taken later."""
+def capture_scope() -> Any:
+    """Returns for_the_script if this thread is inside it now; for gradients taken later."""
     return for_the_script if getattr(_local, "script", False) else contextlib.nullcontext
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tensorflow.mpi._src.average import apply_ops, lineage, own_updates
 from tensorflow.mpi._src.compat_v1 import gradients
-from tensorflow.mpi._src.interpose import rows
+from tensorflow.mpi._src.interpose import replacement_table
 from tensorflow.mpi._src.runtime import c_api, group
 
 
@@ -34,7 +34,7 @@ def guard_subclass(optimizer: Any) -> None:
             raise NotImplementedError(_no_apply_op(self))
         return result
 
-    rows.put(optimizer, "apply_gradients", apply_gradients)
+    replacement_table.put(optimizer, "apply_gradients", apply_gradients)
 
 
 def _are_identical(variables: list[Any]) -> bool:

@@ -167,14 +167,14 @@ def shard_batches(dataset: Any, element: Callable[[Any, Any, Any, Any], Any]) ->
     Returns:
       A tf.data.Dataset with as many elements. It does not read ahead from `dataset`.
     """
-    dataset = made(dataset)
+    dataset = count_made(dataset)
     spec = dataset.element_spec
     known = element if element in _ELEMENTS else None
     return one_by_one(dataset, lambda batch: element(*part_of(spec, batch)), known)
 
 
-def made(dataset: Any, batches: bool = True) -> Any:
-    """`dataset`, of batches or samples, which are counted as produced here: see input_stats.py."""
+def count_made(dataset: Any, batches: bool = True) -> Any:
+    """`dataset`, whose batches or samples are counted as produced here: see input_stats.py."""
     if not input_stats.on() or input_stats.is_made(dataset):
         return dataset
     spec = dataset.element_spec
@@ -186,7 +186,7 @@ def made(dataset: Any, batches: bool = True) -> Any:
     return input_stats.note_made(one_by_one(dataset, count, ("made", batches)))
 
 
-def used(dataset: Any, batches: bool, reads_ahead: bool) -> Any:
+def count_used(dataset: Any, batches: bool, reads_ahead: bool) -> Any:
     """`dataset` for iteration: counts its samples and the time spent waiting for them.
 
     Args:
@@ -222,7 +222,7 @@ def one_by_one(dataset: Any, function: Callable[[Any], Any], known: Hashable | N
 
     tf.data may run a plain map ahead, and then waits for it when the iterator is destroyed; it does
     not do that with a scan. Element types that tf.data's scan does not support leave it as their
-    component tensors, and are put together on request.
+    component tensors, and are rebuilt on request.
 
     Args:
       known: names a function that is the same for all datasets of one spec; it is traced once.
@@ -233,19 +233,19 @@ def one_by_one(dataset: Any, function: Callable[[Any], Any], known: Hashable | N
         return _scanned(dataset, lambda state, element: (state, function(element)), known)
     except NotImplementedError:
         pass
-    made: list[Any] = []
+    specs: list[Any] = []
 
-    def taken_apart(state: Any, element: Any) -> tuple[Any, Any]:
+    def to_tensors(state: Any, element: Any) -> tuple[Any, Any]:
         found = function(element)
-        made[:] = [tf.nest.map_structure(tf.type_spec_from_value, found)]
+        specs[:] = [tf.nest.map_structure(tf.type_spec_from_value, found)]
         return state, tuple(tf.nest.flatten(found, expand_composites=True))
 
-    def put_together(*parts: Any) -> Any:
-        return tf.nest.pack_sequence_as(made[0], parts, expand_composites=True)
+    def from_tensors(*parts: Any) -> Any:
+        return tf.nest.pack_sequence_as(specs[0], parts, expand_composites=True)
 
     options = tf.data.Options()
     options.experimental_optimization.map_parallelization = False
-    return _scanned(dataset, taken_apart).map(put_together).with_options(options)
+    return _scanned(dataset, to_tensors).map(from_tensors).with_options(options)
 
 
 _scans: dict[Hashable, dict[str, Any]] = {}  # traced functions, for a few models and kinds of data
@@ -291,7 +291,7 @@ def element_of(spec: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _weight(mine: Any, rows: Any) -> Any:
-    """The weight of a rank with `own` of `rows` samples; 0 for an empty batch."""
+    """The weight of a rank with `mine` of `rows` samples; 0 for an empty batch."""
     import tensorflow as tf
 
     return tf.math.divide_no_nan(tf.cast(mine * group.size, tf.float32), tf.cast(rows, tf.float32))

@@ -125,7 +125,7 @@ def _counted(part: Any, dataset: Any) -> Any:
     if not of_keras and (getattr(_local, "looks_at_all", False) or not is_part(part)):
         return dataset
     batches = of_keras or _has_batches(part)
-    return batch_shard.used(dataset, batches, transformations.gets_prefetch(part))
+    return batch_shard.count_used(dataset, batches, transformations.gets_prefetch(part))
 
 
 def _part_of(dataset: Any) -> Any:

@@ -25,7 +25,7 @@ from tensorflow.mpi._src.data import (
 )
 from tensorflow.mpi._src.global_batch import batch, plan, results, states
 from tensorflow.mpi._src.global_batch.sites import Plan
-from tensorflow.mpi._src.interpose import rows
+from tensorflow.mpi._src.interpose import replacement_table
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import group, log
 
@@ -83,7 +83,7 @@ class Given(NamedTuple):
     made: python_batches.Batches | None = None
 
 
-def of_all_ranks(batch_size: int | None, steps: int | None) -> tuple[int | None, int | None]:
+def global_sizes(batch_size: int | None, steps: int | None) -> tuple[int | None, int | None]:
     """The global batch size and steps per epoch for arrays, from the script's arguments."""
     if not batch_per_rank():
         return batch_size, steps
@@ -135,9 +135,8 @@ def shard_of(given: Given) -> Feed:
         return _in_turn(stream, label)
     element = batch_shard.weighted(stream.sizes)
     if found is not None and found.draws_by_kernels:
-        element = (
-            batch_shard.maybe_shard
-        )  # elements of all calls have one structure, and so one trace
+        # Elements of all calls have one structure, and so one trace.
+        element = batch_shard.maybe_shard
     return Feed(_part(given, stream, element), num_batches)
 
 
@@ -189,12 +188,12 @@ def _to_predict(
     spec = given.dataset.element_spec
     made = _made_by_all(given, stream, label) if batch_shard.is_batched(spec) else None
     if made is None:
-        everyone, alike, unlike = streams.compare(stream, label, given.sizes is not None)
+        headers, same, differ = streams.compare(stream, label, given.sizes is not None)
         if not batch_shard.is_batched(spec):
             return whole
-        same_form = all([*theirs[:2], theirs[3]] == [*everyone[0][:2], everyone[0][3]]
-                        for theirs in everyone)  # fmt: skip
-        if unlike or given.once or not same_form:
+        forms = [(header.length, header.sizes, header.spec) for header in headers]
+        same_form = all(form == forms[0] for form in forms)
+        if differ or given.once or not same_form:
             if not given.once:
                 predictions.note_own_data(given.what)
             return whole
@@ -203,7 +202,7 @@ def _to_predict(
         return whole
     if made is not None:
         stream = made
-    elif not alike:
+    elif not same:
         stream = stream._replace(dataset=call.note_elements(given.dataset))
     draws = found is not None and found.draws_rows
     return Feed(
@@ -253,8 +252,8 @@ def _own(given: Given, stream: streams.Stream, label: str) -> Feed:
     everyone = control_plane.headers(label, [stream.length, stream.sizes])
     lengths = [length for length, _ in everyone]
     steps = max(lengths) if all(isinstance(length, int) for length in lengths) else None
-    alike = all(theirs == everyone[0] for theirs in everyone)
-    if alike and stream.length is not None and stream.sizes and len(stream.sizes) == 1:
+    same = all(theirs == everyone[0] for theirs in everyone)
+    if same and stream.length is not None and stream.sizes and len(stream.sizes) == 1:
         return Feed(streams.as_even(given.dataset), steps)
     counted = streams.count(given.dataset)
     if given.all_epochs and steps is not None:
@@ -269,21 +268,21 @@ def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable
     """
 
     def run(data: Any) -> Any:
-        now = plan.current(model, kind)
+        current = plan.current(model, kind)
         if isinstance(data, batch_shard.WholeBatch):
             return _on_whole(step, data.data)
         if not batch_shard.is_shard(data):
-            if now is not None and now.is_whole and now.plain:
+            if current is not None and current.is_whole and current.plain:
                 return _on_whole(step, data)
             with scope.on_given():
                 return step(data)
-        if now is not None and now.is_whole:
+        if current is not None and current.is_whole:
             with batch.step_on(data) as part:
                 whole = part.gathered(data.data)
             return _on_whole(step, whole)
         with (
             scope.on_part(),
-            batch.step_on(data, now) as part,
+            batch.step_on(data, current) as part,
             states.kept(model, part),
         ):
             return results.noted(model, kind, part, step(data.data))
@@ -321,7 +320,9 @@ def wrap_steps(model: Any) -> None:
             if not hasattr(step, "_tf_mpi_step"):
                 vars(model)[name] = _marked(_on_shard(model, name, step))
         elif not hasattr(getattr(type(model), name), "_tf_mpi_step"):
-            rows.put(type(model), name, _method_on_shard(name, getattr(type(model), name)))
+            replacement_table.put(
+                type(model), name, _method_on_shard(name, getattr(type(model), name))
+            )
 
 
 def _on_shard(model: Any, name: str, step: Any) -> Any:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 # whether tf.data may have counted otherwise. Of a cache: its _Cached. Of the resource with its
 # elements: what deletes them.
 _MADE, _ORIGIN = "_tf_mpi_made", "_tf_mpi_origin"
-_DRAWN, _APART = "_tf_mpi_drawn", "_tf_mpi_apart"
+_DRAWN, _UNCERTAIN = "_tf_mpi_drawn", "_tf_mpi_uncertain"
 _CACHED, _DELETER = "_tf_mpi_cached", "_tf_mpi_deleter"
 
 
@@ -102,7 +102,7 @@ def noting(stock: Any) -> Any:
     return _Noting(stock)
 
 
-class _Way(NamedTuple):
+class _Path(NamedTuple):
     """How an iterator that runs to its end iterates a transformation before it.
 
     Attributes:
@@ -119,19 +119,19 @@ class _Way(NamedTuple):
     cached: _Cached | None = None
     again: bool = False
 
-    def beside(self, other: _Way | None) -> _Way:
+    def combined_with(self, other: _Path | None) -> _Path:
         """Combines two paths of an iterator to one transformation."""
         if other is None:
             return self
-        return _Way(self.times + other.times, self.unsure or other.unsure)
+        return _Path(self.times + other.times, self.unsure or other.unsure)
 
-    def past(self, made: _Made, name: str) -> _Way:
+    def to_input(self, made: _Made, name: str) -> _Path:
         """The path to the input `name` of the dataset that `made` describes."""
         if name in ("another_dataset", "other_arguments"):  # each is iterated in its turn
-            return _Way(self.times, True, None)
+            return _Path(self.times, True, None)
         given, elements = made.inputs, self.elements
         if made.op == "RepeatDataset":
-            return _Way(self.times * self._passes(given["input_dataset"], given["count"]), True)
+            return _Path(self.times * self._passes(given["input_dataset"], given["count"]), True)
         if elements is None or made.op in _ONE_BY_ONE:
             return self
         if made.op == "TakeDataset" and given["count"] >= 0:
@@ -163,33 +163,33 @@ _ONE_BY_ONE = {
 }  # fmt: skip
 
 
-def _draws(variant: Any, way: _Way, found: dict[int, tuple[Any, _Way]]) -> None:
+def _draws(variant: Any, path: _Path, found: dict[int, tuple[Any, _Path]]) -> None:
     """Adds to `found` what draws seeds before `variant`, by identity, and how often."""
     made = getattr(variant, _MADE, None)
-    if made is None or way.elements == 0:
+    if made is None or path.elements == 0:
         return
     if made.op.startswith("CacheDataset"):
-        for identity, (drawing, past) in _filling(variant, made, way).items():
+        for identity, (drawing, inner) in _filling(variant, made, path).items():
             found[identity] = (
                 drawing,
-                past.beside(found[identity][1] if identity in found else None),
+                inner.combined_with(found[identity][1] if identity in found else None),
             )
         return
     if made.draws:
         before = found[id(variant)][1] if id(variant) in found else None
-        found[id(variant)] = variant, way.beside(before)
+        found[id(variant)] = variant, path.combined_with(before)
     for name, value in made.inputs.items():
         for source in _tensors(value):
-            _draws(source, way.past(made, name), found)
+            _draws(source, path.to_input(made, name), found)
 
 
-def _filling(variant: Any, made: _Made, way: _Way) -> dict[int, tuple[Any, _Way]]:
+def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Path]]:
     """What draws seeds before a cache, whose input is iterated once; {} if it is complete."""
-    found: dict[int, tuple[Any, _Way]] = {}
+    found: dict[int, tuple[Any, _Path]] = {}
     place = made.inputs.get("cache")
     if not hasattr(place, _DELETER):
         return found  # of compat.v1
-    _draws(made.inputs["input_dataset"], way._replace(times=1), found)
+    _draws(made.inputs["input_dataset"], path._replace(times=1), found)
     if not found or made.inputs["filename"].numpy():
         return {}
     origin = getattr(variant, _ORIGIN, variant)
@@ -201,8 +201,8 @@ def _filling(variant: Any, made: _Made, way: _Way) -> dict[int, tuple[Any, _Way]
     again = bool(cached.drawn) and (cached.is_complete if origin is variant else cached.is_fixed)
     cached.is_fixed = cached.is_fixed or origin is not variant
     return {
-        identity: (drawing, past._replace(cached=cached, again=again))
-        for identity, (drawing, past) in found.items()
+        identity: (drawing, inner._replace(cached=cached, again=again))
+        for identity, (drawing, inner) in found.items()
     }
 
 
@@ -240,7 +240,7 @@ def _is_complete(made: _Made) -> bool:
         unreadable._variant_tensor, made.inputs["filename"], made.inputs["cache"], **flat
     )
     try:
-        _ask(dataset_ops._VariantDataset(variant, spec))
+        _request_first(dataset_ops._VariantDataset(variant, spec))
     except tf.errors.FailedPreconditionError:
         return False
     return True
@@ -263,7 +263,7 @@ def holding(dummy: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def _ask(dataset: Any) -> None:
+def _request_first(dataset: Any) -> None:
     """Requests its first element."""
     import tensorflow as tf
 
@@ -288,24 +288,24 @@ def register_replacement(made: Any, dataset: Any) -> None:
     """Declares that `made` replaces `dataset`, a shuffle, and continues its sequence of seeds."""
     origin = getattr(dataset._variant_tensor, _ORIGIN, dataset._variant_tensor)
     setattr(made._variant_tensor, _ORIGIN, origin)
-    setattr(origin, _APART, True)
+    setattr(origin, _UNCERTAIN, True)
 
 
 def begun(dataset: Any) -> Any:
     """The dataset to iterate in place of `dataset`, when an iterator is created."""
     import tensorflow as tf
 
-    found: dict[int, tuple[Any, _Way]] = {}
-    _draws(dataset._variant_tensor, _Way(), found)
+    found: dict[int, tuple[Any, _Path]] = {}
+    _draws(dataset._variant_tensor, _Path(), found)
     instead: dict[int, Any] = {}
     generators: dict[int, Any] = {}
-    for identity, (variant, way) in found.items():
+    for identity, (variant, path) in found.items():
         origin = getattr(variant, _ORIGIN, variant)
-        drawn = _drawn_before(origin, way)
-        apart = way.again or (drawn and hasattr(origin, _APART))
-        if way.unsure:
-            setattr(origin, _APART, True)  # from the next iteration on
-        if not (apart and tf.executing_eagerly()):
+        drawn = _drawn_before(origin, path)
+        needs_own = path.again or (drawn and hasattr(origin, _UNCERTAIN))
+        if path.unsure:
+            setattr(origin, _UNCERTAIN, True)  # from the next iteration on
+        if not (needs_own and tf.executing_eagerly()):
             continue
         made = getattr(variant, _MADE)
         if id(origin) not in generators:
@@ -317,14 +317,14 @@ def begun(dataset: Any) -> Any:
     return _with(dataset, _again(dataset._variant_tensor, instead), list(generators.values()))
 
 
-def _drawn_before(origin: Any, way: _Way) -> int:
-    """How many seeds are drawn when an iterator begins with the end of `way`."""
+def _drawn_before(origin: Any, path: _Path) -> int:
+    """How many seeds are drawn when an iterator begins with the end of `path`."""
     drawn = int(getattr(origin, _DRAWN, 0))
-    if way.again and way.cached is not None:
-        return way.cached.drawn.get(id(origin), drawn)
-    setattr(origin, _DRAWN, drawn + way.times)
-    if way.cached is not None:
-        way.cached.drawn[id(origin)] = drawn
+    if path.again and path.cached is not None:
+        return path.cached.drawn.get(id(origin), drawn)
+    setattr(origin, _DRAWN, drawn + path.times)
+    if path.cached is not None:
+        path.cached.drawn[id(origin)] = drawn
     return drawn
 
 
@@ -359,7 +359,7 @@ def _draw(seed: Any, seed2: Any, generator: Any, times: int) -> None:
         **one._flat_structure,
     )
     drawing = dataset_ops._VariantDataset(shuffled, one.element_spec).repeat().take(times)
-    _ask(drawing.skip(times))
+    _request_first(drawing.skip(times))
 
 
 def _again(variant: Any, instead: dict[int, Any]) -> Any:

@@ -31,7 +31,7 @@ from tensorflow.mpi._src.random import entropy, generators, host, own_rows
 from tensorflow.mpi._src.runtime import group, log
 
 _NOTHING, _BATCH = 0, 1  # the kinds of message in a turn
-_LOOKED_AT = 1000  # elements of a list, at its beginning and its end
+_COMPARED = 1000  # elements of a list, at its beginning and at its end
 _ENDLESS = -1
 
 
@@ -52,7 +52,7 @@ class Watched:
         import tensorflow as tf
 
         reached = generators.reached_from(self.dataset)
-        before = _held(self.dataset)
+        before = _snapshot(self.dataset)
         states = {id(one): generators.digest([generators.state(one)]) for one in reached}
         draws = own_rows.draws_made()
         batch = self.dataset[index]
@@ -60,7 +60,7 @@ class Watched:
         # A new attribute is made at its first use, like an opened file.
         self.changed = [
             name
-            for name, value in _held(self.dataset).items()
+            for name, value in _snapshot(self.dataset).items()
             if before.get(name) != value and (before.get(name) or not isinstance(value, _Object))
         ]
         after = generators.reached_from(self.dataset)
@@ -189,7 +189,7 @@ class Batches:
         made = 0
         try:
             indices = ((int(order[at]) if len(order) else at, seed + at) for at in places)
-            for batch in self._made(indices):
+            for batch in self._make(indices):
                 yield True, self._standardize(batch)
                 made += 1
         except Exception:
@@ -199,7 +199,7 @@ class Batches:
         for _ in rest if length != _ENDLESS else itertools.count():
             yield False, nothing
 
-    def _made(self, places: Iterator[tuple[int, int]]) -> Iterator[Any]:
+    def _make(self, places: Iterator[tuple[int, int]]) -> Iterator[Any]:
         """The batches of (index, seed)."""
         drawn = self._watched.drawn
         if not self._pooled:
@@ -264,7 +264,7 @@ class Batches:
             what, end = packing.begins(turn, start)
             return end, (what, start)
 
-        def heard(element: Any) -> Any:
+        def checked(element: Any) -> Any:
             """A turn; raises the error of a rank, before any of the turn's batches is used."""
             name, mine = element
             turn, zero = streams.gather(mine, name), tf.constant(0, tf.int64)
@@ -284,7 +284,7 @@ class Batches:
         self._begins = failures.Meetings(f"{label} begins")
         once = self._begins.name(tf.data.Dataset.from_tensors(0), np.int64)
         mine = input_stats.note_made(batch_shard.one_by_one(once, begin).flat_map(own))
-        turns = batch_shard.one_by_one(streams.named(mine, label), heard)
+        turns = batch_shard.one_by_one(streams.named(mine, label), checked)
         return turns.flat_map(batches)
 
 
@@ -297,11 +297,11 @@ def dataset_of_all(batches: Batches, spec: Any, label: str) -> Any:
         why = "yields absent values"
     mine = [why, batches.description(), packing.encode_spec(spec)]
     everyone = control_plane.headers(f"{label}, of Python", mine)
-    told = [theirs[0] for theirs in everyone if theirs[0]]
-    if told:
+    reasons = [theirs[0] for theirs in everyone if theirs[0]]
+    if reasons:
         log.once(
-            f"{_name(batches.dataset)}: every rank makes all batches, because it {told[0]}",
-            key=f"python batches {told[0]}",
+            f"{_name(batches.dataset)}: every rank makes all batches, because it {reasons[0]}",
+            key=f"python batches {reasons[0]}",
         )
         return None
     if any(theirs != everyone[0] for theirs in everyone):
@@ -332,7 +332,7 @@ def _at(dataset: Any, drawn: list[Any], index: int, seed: int) -> Any:
         return dataset[index]
 
 
-def _held(dataset: Any) -> dict[str, Any]:
+def _snapshot(dataset: Any) -> dict[str, Any]:
     """A snapshot of its attributes, to detect changes: values, sizes, or identities."""
     return {name: _content(value) for name, value in getattr(dataset, "__dict__", {}).items()}
 
@@ -343,7 +343,7 @@ def _content(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return contents.of_array(value)
     if isinstance(value, (list, tuple)):
-        ends = [*value[:_LOOKED_AT], *value[-_LOOKED_AT:]]
+        ends = [*value[:_COMPARED], *value[-_COMPARED:]]
         return len(value), [one if _is_plain(one) else id(one) for one in ends]
     if isinstance(value, (dict, set)):
         return len(value)

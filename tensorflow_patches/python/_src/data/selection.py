@@ -82,7 +82,7 @@ def shard_batches(stream: streams.Stream, element: Callable[[Any, Any, Any, Any]
     found = Found([], [])
     selected = None if stream.fed else _selected(stream.dataset, found)
     if not stream.fed:
-        _say(stream.dataset, found)
+        _report_walls(stream.dataset, found)
     if selected is None:
         return batch_shard.shard_batches(stream.dataset, element)
 
@@ -99,7 +99,7 @@ def every_nth(dataset: Any, batches: bool) -> Any:
     """dataset.shard(size, rank), with the maps at its end applied to this rank's elements only."""
     delayed = _delayed(dataset, Found([], []))
     if not delayed.steps:
-        return batch_shard.made(dataset, batches).shard(group.size, group.rank)
+        return batch_shard.count_made(dataset, batches).shard(group.size, group.rank)
     mine = delayed.dataset.shard(group.size, group.rank)
     # Steps take tagged elements; the tag is unused here.
     tagged = mine.map(lambda *args: (0, batch_shard.element_of(mine.element_spec, args)))
@@ -165,12 +165,12 @@ def _selected_zip(dataset: Any, found: Found) -> Any:
     found.shared.append(dataset)
     zipped = tf.data.Dataset.zip(nest.pack_sequence_as(dataset._datasets, parts))
 
-    def put_together(*args: Any) -> Any:
+    def rezip(*args: Any) -> Any:
         element = batch_shard.element_of(zipped.element_spec, args)
         pairs = nest.flatten_up_to(dataset._datasets, element)
         return pairs[0][0], nest.pack_sequence_as(dataset._datasets, [data for _, data in pairs])
 
-    return zipped.map(put_together)
+    return zipped.map(rezip)
 
 
 def _own_rows(dataset: Any) -> Any:
@@ -340,13 +340,13 @@ def _numbered(cache: Any, found: Found) -> Delayed | None:
     in_parallel = [step for step in maps if hasattr(step.dataset, "_num_parallel_calls")]
     shared = tuple(one for step in steps for one in step.shared)
     how = (in_parallel or maps)[-1].dataset
-    step = Step(how, _stored(maps, cache.element_spec), shared=shared)
+    step = Step(how, _memoized(maps, cache.element_spec), shared=shared)
     options = tf.data.Options()  # a saved iterator omits the table, which can be filled again
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     return Delayed(source.enumerate().with_options(options), (step,))
 
 
-def _stored(steps: list[Step], spec: Any) -> Callable[[Any], Any]:
+def _memoized(steps: list[Step], spec: Any) -> Callable[[Any], Any]:
     """Maps (index, element) to the element after `steps`, computed once in this process.
 
     Two concurrent calls may both compute it. The table holds elements as variants, without copies.
@@ -364,13 +364,13 @@ def _stored(steps: list[Step], spec: Any) -> Callable[[Any], Any]:
         def make() -> Any:
             made = element
             for step in steps:
-                made = _inside(step, made)
+                made = _apply_step(step, made)
             held = tf.experimental.Optional.from_value(made)._variant_tensor
             with tf.control_dependencies([table.insert(number, held)]):
                 return tf.identity(held)
 
-        is_there = optional_ops._OptionalImpl(found, spec).has_value()
-        held = tf.cond(is_there, lambda: tf.identity(found), make)
+        is_stored = optional_ops._OptionalImpl(found, spec).has_value()
+        held = tf.cond(is_stored, lambda: tf.identity(found), make)
         return optional_ops._OptionalImpl(held, spec).get_value()
 
     return get
@@ -401,7 +401,7 @@ def _traced(wrapped: Any) -> Callable[[Any], Any]:
     return run
 
 
-def _inside(step: Step, element: Any) -> Any:
+def _apply_step(step: Step, element: Any) -> Any:
     """`element` with its part replaced by the result of `step`."""
     from tensorflow.python.data.util import nest
 
@@ -410,7 +410,7 @@ def _inside(step: Step, element: Any) -> Any:
         return step.function(element)
     (zipped, place), *others = step.path
     parts = nest.flatten_up_to(zipped, element)
-    parts[place] = _inside(step._replace(path=tuple(others)), parts[place])
+    parts[place] = _apply_step(step._replace(path=tuple(others)), parts[place])
     return nest.pack_sequence_as(zipped, parts)
 
 
@@ -418,7 +418,7 @@ def _mapped(tagged: Any, step: Step) -> Any:
     import tensorflow as tf
 
     def run_on_rows(tags: Any, element: Any) -> Any:
-        made = _inside(step, element)
+        made = _apply_step(step, element)
         if tags.shape.rank:  # a batch with the same number of rows
             for leaf in tf.nest.flatten(made):
                 if leaf.shape.rank and tags.shape[0] is not None:
@@ -436,13 +436,13 @@ def _mapped(tagged: Any, step: Step) -> Any:
 # Messages.
 
 
-def _say(dataset: Any, found: Found) -> None:
+def _report_walls(dataset: Any, found: Found) -> None:
     """Rank 0 names the transformations that make every rank do the work before them."""
     if group.rank == 0:
         shared = {id(one) for one in found.shared}
         log.debug(f"plan: input pipeline: {_plan(dataset, shared)}", once=True)
     for wall in found.walls:
-        work = [name for name in map(_of_map, determinism.sources(wall.dataset)) if name]
+        work = [name for name in map(_function_name, determinism.sources(wall.dataset)) if name]
         if work and not transformations.is_filled_file(wall.dataset):
             what, why = _described(wall)
             log.once(
@@ -457,7 +457,7 @@ def _plan(dataset: Any, shared: set[int]) -> str:
     """The pipeline from its source: "range > shuffle > map 'decode' (own rows) > batch"."""
     sources = [_plan(source, shared) for source in dataset._inputs()]
     before = sources[0] if len(sources) == 1 else f"({', '.join(sources)})" if sources else ""
-    mapped = _of_map(dataset) if transformations.is_map(dataset) else None
+    mapped = _function_name(dataset) if transformations.is_map(dataset) else None
     name = " ".join(filter(None, [transformations.name(dataset), mapped]))
     text = f"{name} (own rows)" if id(dataset) in shared else name
     return f"{before} > {text}" if before else text
@@ -465,7 +465,7 @@ def _plan(dataset: Any, shared: set[int]) -> str:
 
 def _described(wall: Wall) -> tuple[str, str]:
     if transformations.is_map(wall.dataset):
-        return f"map {_of_map(wall.dataset)}", str(wall.why)
+        return f"map {_function_name(wall.dataset)}", str(wall.why)
     name = transformations.name(wall.dataset)
     if name == "padded_batch":
         return "padded_batch()", "pads to the longest sample of a batch"
@@ -475,7 +475,7 @@ def _described(wall: Wall) -> tuple[str, str]:
     return f"{name}()", "needs every sample before it"
 
 
-def _of_map(dataset: Any) -> str | None:
+def _function_name(dataset: Any) -> str | None:
     """The name of the script's function that maps; None if there is none."""
     for wrapped in dataset._functions():
         function = wrapped._func

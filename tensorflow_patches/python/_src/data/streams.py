@@ -29,7 +29,7 @@ from tensorflow.mpi._src.runtime import group, log
 
 _ENDED = -1
 _AHEAD = 2  # elements
-_GONE = "rank 0, which sends these data, has ended before their end"
+_RANK_0_ENDED = "rank 0, which sends these data, has ended before their end"
 
 
 class Stream(NamedTuple):
@@ -50,18 +50,35 @@ class Stream(NamedTuple):
     once: bool = False
 
 
+class Header(NamedTuple):
+    """What a rank tells the others about its stream.
+
+    Attributes:
+      length, sizes: see Stream.
+      description: of the pipeline; None if it may yield other elements on each rank.
+      spec: of the elements, encoded.
+      full_caches: for each cache of the pipeline, whether it contains a whole pass.
+    """
+
+    length: Any
+    sizes: list[int] | None
+    description: str | None
+    spec: str
+    full_caches: list[bool]
+
+
 class Comparison(NamedTuple):
     """A comparison of the ranks' streams.
 
     Attributes:
-      everyone: by rank [length, sizes, description, spec, which caches contain a whole pass].
-      alike: whether they are known to have the same elements in the same order.
-      unlike: whether they are known to differ.
+      headers: by rank.
+      same: whether they are known to have the same elements in the same order.
+      differ: whether they are known to have different elements.
     """
 
-    everyone: list[Any]
-    alike: bool
-    unlike: bool
+    headers: list[Header]
+    same: bool
+    differ: bool
 
 
 def compare(stream: Stream, label: str, arrays: bool = False) -> Comparison:
@@ -70,14 +87,15 @@ def compare(stream: Stream, label: str, arrays: bool = False) -> Comparison:
     description = determinism.digests(dataset) if arrays else determinism.description(dataset)
     spec = packing.encode_spec(dataset.element_spec)
     caches = [source for source in determinism.sources(dataset) if transformations.is_cache(source)]
-    held = [iterations.holds_a_pass(cache) for cache in caches]
-    everyone = control_plane.headers(label, [stream.length, stream.sizes, description, spec, held])
+    full = [iterations.holds_a_pass(cache) for cache in caches]
+    own = Header(stream.length, stream.sizes, description, spec, full)
+    headers = [Header(*fields) for fields in control_plane.headers(label, [*own])]
     for place, cache in enumerate(caches):  # reading ahead may have completed it on one rank only
-        iterations.fix_pass(cache, any(place < len(theirs[4]) and theirs[4][place]
-                                       for theirs in everyone))  # fmt: skip
-    known = [theirs[2] for theirs in everyone]
-    alike = description is not None and all(theirs == description for theirs in known)
-    return Comparison(everyone, alike, not alike and None not in known)
+        is_full = any(header.full_caches[place : place + 1] == [True] for header in headers)
+        iterations.fix_pass(cache, is_full)
+    descriptions = [header.description for header in headers]
+    same = description is not None and all(one == description for one in descriptions)
+    return Comparison(headers, same, not same and None not in descriptions)
 
 
 def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False) -> Stream:
@@ -92,18 +110,18 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
     Raises:
       ValueError: the ranks have different amounts of data of the same kind.
     """
-    everyone, alike, unlike = compare(stream, label, arrays)
-    amounts = [theirs[:2] for theirs in everyone]
-    if alike or arrays:
+    headers, same, differ = compare(stream, label, arrays)
+    amounts = [(header.length, header.sizes) for header in headers]
+    if same or arrays:
         _check_amounts(what, amounts)
-    if alike:
+    if same:
         return stream
-    if unlike:
+    if differ:
         _other_data(what, "arrays" if arrays else "data")
     else:
         _draws_in_order(what, stream.dataset)
     length, sizes = amounts[0]
-    fed = _from_rank_0(stream.dataset, label, what, everyone[0][3])
+    fed = _from_rank_0(stream.dataset, label, what, headers[0].spec)
     # One process reads a batch ahead from a generator; it is lost for code that continues with it.
     once = stream.once or determinism.has_effects(stream.dataset)
     return Stream(fed, length, sizes, fed=True, once=once)
@@ -164,7 +182,7 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
     has_effects = determinism.has_effects(dataset)
     asks = group.rank == 0 or has_effects
     if asks:
-        mine = _packed(batch_shard.made(dataset, batch_shard.is_batched(spec)), has_effects)
+        mine = _packed(batch_shard.count_made(dataset, batch_shard.is_batched(spec)), has_effects)
         packed = mine.concatenate(packed)
 
     meetings = failures.Meetings(label)
@@ -180,8 +198,8 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
         if group.rank == 0:
             return gather(packed, name)
         from_rank_0 = gather(packed[:0], name)
-        gone = tf.debugging.assert_greater(tf.size(from_rank_0), 0, f"{what}: {_GONE}")
-        with tf.control_dependencies([gone]):
+        not_ended = tf.debugging.assert_greater(tf.size(from_rank_0), 0, f"{what}: {_RANK_0_ENDED}")
+        with tf.control_dependencies([not_ended]):
             from_rank_0 = tf.identity(from_rank_0)
         if asks:
             noted = tf.numpy_function(_note_other_elements(what), [packed, from_rank_0], tf.bool)
@@ -241,21 +259,21 @@ def agree(dataset: Any, label: str) -> Any:
     end = batch_shard.Counted(stand_in(spec.data), tf.constant(_ENDED, tf.int64))
     endless = dataset.concatenate(tf.data.Dataset.from_tensors(end).repeat())
 
-    def meet(element: Any) -> tuple[Any, Any]:
+    def exchange(element: Any) -> tuple[Any, Any]:
         name, counted = element
-        everyone = tf.ensure_shape(gather(counted.rows[None], name), [group.size])
-        rows = tf.maximum(everyone, 0)
+        by_rank = tf.ensure_shape(gather(counted.rows[None], name), [group.size])
+        rows = tf.maximum(by_rank, 0)
         whole, own = tf.reduce_sum(rows), batch_shard.num_rows(spec.data, counted.data)
         first = tf.minimum(tf.reduce_sum(rows[: group.rank]), whole - own)  # of a stand-in, too
         shard = batch_shard.maybe_shard(counted.data, rows[group.rank], whole, tf.maximum(first, 0))
         if config.get("TF_MPI_SHARD") == "off":
             # No static size: XLA would compile a step for each combination of the ranks' sizes.
             shard = shard._replace(first=batch_shard.of_length(0), whole=batch_shard.of_length(own))
-        return tf.reduce_any(everyone > _ENDED), shard
+        return tf.reduce_any(by_rank > _ENDED), shard
 
-    met = batch_shard.one_by_one(named(endless, label, np.int64), meet)
-    met = met.take_while(lambda goes_on, shard: goes_on)
-    return batch_shard.one_by_one(met, lambda element: element[1])
+    exchanged = batch_shard.one_by_one(named(endless, label, np.int64), exchange)
+    exchanged = exchanged.take_while(lambda any_left, shard: any_left)
+    return batch_shard.one_by_one(exchanged, lambda element: element[1])
 
 
 def count(dataset: Any) -> Any:
@@ -279,7 +297,7 @@ def as_whole(dataset: Any) -> Any:
 def in_turn(stream: Stream) -> Any:
     """Batch i belongs to rank i % size, of a stream that is the same on all ranks."""
     if not stream.fed:
-        return batch_shard.made(stream.dataset).shard(group.size, group.rank)
+        return batch_shard.count_made(stream.dataset).shard(group.size, group.rank)
     # All ranks must request all batches of a turn before any of them trains on its own.
     return every_nth(stream.dataset, drop_remainder=False)
 

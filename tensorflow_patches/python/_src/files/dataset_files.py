@@ -90,4 +90,4 @@ def saved_once(function: Any) -> Any:
 
         return path if context.executing_eagerly() else dataset  # a session writes it later
 
-    return saves.saves(function, path)
+    return saves.on_rank_0(function, path)

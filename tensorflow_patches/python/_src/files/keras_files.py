@@ -37,7 +37,7 @@ def saved_by(function: Any) -> Any:
     def path(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         return filepath
 
-    return saves.saves(function, path)
+    return saves.on_rank_0(function, path)
 
 
 # Restores
@@ -108,7 +108,7 @@ def closing_log(function: Any) -> Any:
     def path(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self.filename
 
-    return saves.saves(function, path, result=function)
+    return saves.on_rank_0(function, path, result=function)
 
 
 def logging_nowhere(function: Any) -> Any:
@@ -130,7 +130,7 @@ def closing_board(function: Any) -> Any:
     def path(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(self, "log_dir", None)
 
-    return saves.saves(function, path, result=function)
+    return saves.on_rank_0(function, path, result=function)
 
 
 def removing_backup(function: Any) -> Any:
@@ -145,7 +145,7 @@ def _removing(function: Any, folder: Callable[[Any], Any]) -> Any:
     def result(self: Any, *_: Any, **__: Any) -> None:
         names.remove(os.fspath(folder(self)))
 
-    return saves.saves(function, path, result)
+    return saves.on_rank_0(function, path, result)
 
 
 def backing_up_whole_folder(function: Any) -> Any:
@@ -168,7 +168,7 @@ def saved_by_orbax(function: Any) -> Any:
     def path(self: Any, step: int, logs: Any = None) -> str:
         return os.path.join(self.directory, str(step))
 
-    return saves.saves(function, path)
+    return saves.on_rank_0(function, path)
 
 
 def removing_tf_keras_backup(function: Any) -> Any:

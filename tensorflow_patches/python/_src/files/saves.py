@@ -29,9 +29,9 @@ class _Thread(threading.local):
     """The state of this thread."""
 
     writing = False  # rank 0 is inside a save; nested saves are not posted
-    # On rank 0: kinds and paths that the end of an outer call will post.
-    to_tell: list[tuple[str, str]] | None = None
-    waits = True  # whether other ranks wait for rank 0's saves
+    # On rank 0, inside posts_at_end: kinds and paths to post when the outer call ends.
+    to_post: list[tuple[str, str]] | None = None
+    others_wait = True  # whether other ranks wait for rank 0's saves
     place: str | None = None  # the point in the program that all ranks pass; see passing()
     posted = False  # whether rank 0 has posted a save at that point
     own = False  # whether every rank writes its own files
@@ -65,7 +65,7 @@ def writing() -> bool:
     return _thread.writing
 
 
-def saves(
+def on_rank_0(
     function: Callable[..., Any],
     path: Callable[..., Any],
     result: Callable[..., Any] = lambda *args, **kwargs: None,
@@ -100,23 +100,23 @@ def saves(
         if left_to_rank_0():
             if key is None or _wait(kind, key):
                 return result(*args, **kwargs)
-            # Rank 0 died before it had saved this, and this rank is now rank 0.
+            # Rank 0 died before it saved this, and this rank is now rank 0.
         with _posting(kind, key):
             return function(*args, **kwargs)
 
     return save
 
 
-def tells_at_end(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `function`, which saves and then writes more: rank 0 posts its saves at the end."""
+def posts_at_end(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps `function`, which saves and then writes more: rank 0 posts its saves at its end."""
     if not shared() or group.rank != 0:
         return function
 
     @functools.wraps(function)
     def outer(*args: Any, **kwargs: Any) -> Any:
-        if _thread.to_tell is not None:
+        if _thread.to_post is not None:
             return function(*args, **kwargs)
-        _thread.to_tell = []
+        _thread.to_post = []
         failure = ""
         try:
             return function(*args, **kwargs)
@@ -124,7 +124,7 @@ def tells_at_end(function: Callable[..., Any]) -> Callable[..., Any]:
             failure = failures.describe(error)
             raise
         finally:
-            pending, _thread.to_tell = _thread.to_tell, None
+            pending, _thread.to_post = _thread.to_post, None
             for kind, key in pending:
                 _post(failure, kind, key)
 
@@ -133,7 +133,7 @@ def tells_at_end(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def without_waiting() -> contextlib.AbstractContextManager[None]:
     """For saves that each rank does at its own time, such as every few seconds."""
-    return threads.inside(_thread, waits=False)
+    return threads.inside(_thread, others_wait=False)
 
 
 @contextlib.contextmanager
@@ -181,22 +181,22 @@ def _posting(kind: str, key: str | None) -> Iterator[None]:
     finally:
         _thread.writing = False
         if key is not None:
-            if not failure and _thread.to_tell is not None:
-                _thread.to_tell.append((kind, key))
+            if not failure and _thread.to_post is not None:
+                _thread.to_post.append((kind, key))
             else:
                 _post(failure, kind, key)
 
 
 def _wait(kind: str, key: str) -> bool:
     """Waits for rank 0's save; False if this rank has to save instead."""
-    return not _thread.waits or waits.wait(kind, key, _thread.place)
+    return not _thread.others_wait or waits.wait(kind, key, _thread.place)
 
 
 def _post(failure: str, kind: str, key: str) -> None:
     if not shared():
         return  # a forked child writes its own files
     _thread.posted = True
-    waits.post_save(failure, kind if _thread.waits else waits.BY_ITS_CLOCK, key)
+    waits.post_save(failure, kind if _thread.others_wait else waits.BY_ITS_CLOCK, key)
 
 
 def at_end(why: str | None) -> None:

@@ -21,7 +21,7 @@ def update_once(function: Any) -> Any:
     ) -> str:
         return os.path.join(os.fspath(save_dir), latest_filename or "checkpoint")
 
-    return saves.saves(function, path)
+    return saves.on_rank_0(function, path)
 
 
 def removes_other_names(function: Any) -> Any:
@@ -53,7 +53,7 @@ def saves_checkpoint(function: Any) -> Any:
             return ops.convert_to_tensor(saved, dtype=dtypes.string)
         return saved  # saved in a session, the script's or the default one
 
-    return saves.saves(function, path, result)
+    return saves.on_rank_0(function, path, result)
 
 
 def saves_variables(function: Any) -> Any:
@@ -63,7 +63,9 @@ def saves_variables(function: Any) -> Any:
         sharded_v1 = saver.saver_def and saver.saver_def.sharded and saver.saver_def.version == 1
         return f"{checkpoint_file}-?????-of-00001" if sharded_v1 else checkpoint_file
 
-    return saves.saves(function, lambda saver, session, checkpoint_file: checkpoint_file, result)
+    return saves.on_rank_0(
+        function, lambda saver, session, checkpoint_file: checkpoint_file, result
+    )
 
 
 def saves_graph(function: Any) -> Any:
@@ -72,7 +74,7 @@ def saves_graph(function: Any) -> Any:
     def path(graph_or_graph_def: Any, logdir: Any, name: Any, as_text: bool = True) -> str:
         return os.path.join(logdir, name)
 
-    return saves.saves(function, path, path)
+    return saves.on_rank_0(function, path, path)
 
 
 def saves_model(function: Any) -> Any:
@@ -81,7 +83,7 @@ def saves_model(function: Any) -> Any:
     def path(obj: Any, export_dir: Any, *args: Any, **kwargs: Any) -> Any:
         return export_dir
 
-    return saves.saves(function, path, lambda *args, **kwargs: ([], {}))
+    return saves.on_rank_0(function, path, lambda *args, **kwargs: ([], {}))
 
 
 def saves_built_model(function: Any) -> Any:
@@ -91,7 +93,7 @@ def saves_built_model(function: Any) -> Any:
         name = "saved_model.pbtxt" if as_text else "saved_model.pb"
         return os.path.join(os.fsencode(builder._export_dir), name.encode())
 
-    return saves.saves(function, lambda builder, *args, **kwargs: builder._export_dir, result)
+    return saves.on_rank_0(function, lambda builder, *args, **kwargs: builder._export_dir, result)
 
 
 # summaries.py subclasses TensorFlow's classes, so it is imported when the first writer is created.

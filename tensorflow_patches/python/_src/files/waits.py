@@ -1,10 +1,10 @@
 """How a rank that writes no files waits for rank 0's save: matched by path, otherwise by order.
 
 A rank that saves a path for the k-th time waits until rank 0 has posted it k times, or has posted a
-path that differs only in tempfile's random names and the process number (names.py). If rank 0 goes
-on without such a save, its next unmatched save of the same kind is taken as this one, under another
-name. Rank 0 has gone on if it waits for this rank in an exchange, has left the callbacks in which
-both are, or has ended. So a wait ends at the latest when rank 0 needs this rank.
+path that differs only in tempfile's random names and the process number (names.py). If rank 0
+continues without such a save, its next unmatched save of the same kind is taken as this one, under
+another name. Rank 0 has continued if it waits for this rank in an exchange, has left the callbacks
+in which both were, or has ended. So a wait ends at the latest when rank 0 needs this rank.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ BY_ITS_CLOCK = "clock"  # the kind of saves that no other rank waits for
 _RANK_0_WAITS = "rank 0 waits"  # posted by core/agreement/coordinator.h
 
 _POLL_SECONDS = (0.001, 0.02)  # the first sleep of a wait, and the longest
-_MAX_BUSY_POSTS = (
-    2  # posts of _RANK_0_WAITS, one per 0.2 s: rank 0 waits for a request of this rank
-)
+# Posts of _RANK_0_WAITS, one per 0.2 s, after which rank 0 waits for a request of this rank ...
+_MAX_BUSY_POSTS = 2
 _MAX_IDLE_POSTS = 25  # ... and is not about to save
 
 _SHARED_SECONDS = 5.0  # a network file system may take this long to show a new file
 _not_shared: set[str] = set()  # folders
 
 _lock = threading.Lock()
-_own: collections.Counter[str] = collections.Counter()  # this rank's saves by path; under _lock
+_own_saves: collections.Counter[str] = collections.Counter()  # of this rank, by path; under _lock
 
 
 class _Save(NamedTuple):
@@ -53,13 +52,13 @@ class _Save(NamedTuple):
 
 _rank_0: list[_Save] = []  # rank 0's saves in order; under _lock
 _by_path: dict[str, list[int]] = collections.defaultdict(list)  # indices in _rank_0; under _lock
-_met: set[int] = set()  # indices of those matched with saves of this rank; under _lock
+_matched: set[int] = set()  # indices of those matched with saves of this rank; under _lock
 
 
 def post_save(failure: str, kind: str, path: str) -> None:
     """On rank 0: posts that a save has ended, with `failure` (failures.describe) or ""."""
     kept = "" if failure else names.keep_for_other_ranks(path)
-    seen = kept or (path if not failure and _has_nodes() and _is_there(path) else "")
+    seen = kept or (path if not failure and _has_nodes() and _exists(path) else "")
     pattern = names.pattern(path, short=True)
     post("\n".join((_SAVES, failure, kind, path, pattern, kept, seen)))
 
@@ -100,36 +99,35 @@ class _Wait:
 
     def __init__(self, kind: str, path: str, place: str | None) -> None:
         self.kind, self.path, self.place = kind, path, place
-        self.there, self.pattern = names.of_rank_0(path), names.pattern(path, short=True)
-        self.waits_before = self.waits_since_missed = _posted(_RANK_0_WAITS)
+        self.rank_0_path, self.pattern = names.of_rank_0(path), names.pattern(path, short=True)
+        self.rank_0_waits_before = self.rank_0_waits_at_miss = _posted(_RANK_0_WAITS)
         self.missed = int(c_api.load().tfmpi_missed())
-        self.goes_on = False
+        self.rank_0_continued = False
         self.seen = ""  # from rank 0's save, once found
         with _lock:
-            _own[self.path] += 1
-            self.number = _own[self.path]
+            _own_saves[self.path] += 1
+            self.number = _own_saves[self.path]
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether rank 0 has done this save; raises if it never will."""
         # Read these first, because they are posted last.
-        ended, left = (
-            _posted(_ENDED) > 0,
-            self.place is not None and _posted(_LEFT + self.place) > 0,
-        )
-        waits = _posted(_RANK_0_WAITS)
+        ended = _posted(_ENDED) > 0
+        left = self.place is not None and _posted(_LEFT + self.place) > 0
+        rank_0_waits = _posted(_RANK_0_WAITS)
         missed = int(c_api.load().tfmpi_missed())
         if missed != self.missed:  # rank 0 was not waiting for this rank
-            self.missed, self.waits_since_missed = missed, waits
+            self.missed, self.rank_0_waits_at_miss = missed, rank_0_waits
         with _lock:
             _read()
             found = self._by_path()
-            self.goes_on = ended or left or waits - self.waits_before >= _MAX_BUSY_POSTS
-            if found is None and self.goes_on:
+            busy_posts = rank_0_waits - self.rank_0_waits_before
+            self.rank_0_continued = ended or left or busy_posts >= _MAX_BUSY_POSTS
+            if found is None and self.rank_0_continued:
                 found = self._by_order()
             if found is not None:
-                _met.add(found)
+                _matched.add(found)
         if found is not None:
-            self._is(found)
+            self._match(found)
         elif left:
             _say(
                 f"rank {group.rank} saves '{self.path}', but rank 0 has not saved it; nothing was "
@@ -139,7 +137,7 @@ class _Wait:
             raise errors.error_from_code(
                 errors.UNAVAILABLE, f"rank 0/{group.size} has stopped: {why}"
             )
-        elif ended or waits - self.waits_since_missed >= _MAX_IDLE_POSTS:
+        elif ended or rank_0_waits - self.rank_0_waits_at_miss >= _MAX_IDLE_POSTS:
             raise errors.error_from_code(
                 errors.UNAVAILABLE,
                 f"rank {group.rank} saves '{self.path}', but "
@@ -149,14 +147,14 @@ class _Wait:
 
     def _by_path(self) -> int | None:
         """The index of the save of rank 0 that matches this one by path; under _lock."""
-        candidates = [*_by_path[self.path], *_by_path[self.there]]
+        candidates = [*_by_path[self.path], *_by_path[self.rank_0_path]]
         if self.pattern != self.path:
             candidates += (
-                place
-                for place, save in enumerate(_rank_0)
+                number
+                for number, save in enumerate(_rank_0)
                 if save.pattern == self.pattern != save.path and save.kind == self.kind
             )
-        return next((place for place in candidates if place not in _met), None)
+        return next((number for number in candidates if number not in _matched), None)
 
     def _by_order(self) -> int | None:
         """The index of the save of rank 0 that matches this one by kind and order; under _lock.
@@ -164,17 +162,17 @@ class _Wait:
         Never one before a save that is already matched: rank 0 made such saves alone.
         """
         # A save of rank 0 to a path that this rank saves, too, is an extra one of rank 0 alone.
-        same_kind = [place for place, save in enumerate(_rank_0) if save.kind == self.kind]
-        last = max(_met.intersection(same_kind), default=-1)
+        same_kind = [number for number, save in enumerate(_rank_0) if save.kind == self.kind]
+        last = max(_matched.intersection(same_kind), default=-1)
         candidates = [
-            place for place in same_kind if place > last and not _own[_rank_0[place].path]
+            number for number in same_kind if number > last and not _own_saves[_rank_0[number].path]
         ]
-        similarity = {place: _similarity(self.path, _rank_0[place].path) for place in candidates}
-        return min(candidates, key=lambda place: (-similarity[place], place), default=None)
+        similarity = {number: _similarity(self.path, _rank_0[number].path) for number in candidates}
+        return min(candidates, key=lambda number: (-similarity[number], number), default=None)
 
-    def _is(self, place: int) -> None:
-        """Matches this save with rank 0's at `place`, and makes its file available here."""
-        save = _rank_0[place]
+    def _match(self, number: int) -> None:
+        """Matches this save with rank 0's, and makes its file available here."""
+        save = _rank_0[number]
         self.seen = save.seen
         if save.path != self.path:
             names.map_folders(self.path, save.path)
@@ -193,20 +191,23 @@ class _Wait:
             + (_SAME_FILE_NOTE if seen else f"will not exist. {_WAY_OUT}")
         )
 
-    def report_wait(self, heard: int) -> None:
-        """Tells rank 0 that this rank waits, after reading `heard` posts, and has no gradients to
-        contribute. Raises if the ranks cannot continue."""
+    def report_wait(self, posts_read: int) -> None:
+        """Tells rank 0 that this rank waits and has no gradients to contribute.
+
+        Raises if the ranks cannot continue. posts_read: how many posts this rank had read before.
+        """
         error = c_api.error_buffer()
-        place = self.place is None and presence.in_own_loop()
-        code = c_api.load().tfmpi_wait_for_file(self.there.encode(), heard, place, error)
+        in_loop = self.place is None and presence.in_own_loop()
+        path = self.rank_0_path.encode()
+        code = c_api.load().tfmpi_wait_for_file(path, posts_read, in_loop, error)
         if code != errors.OK:
             raise errors.error_from_code(code, c_api.error_text(error))
 
     def waiting(self, seconds: float) -> str:
-        times = len(_by_path[self.there])
+        times = len(_by_path[self.rank_0_path])
         return (
-            f"rank {group.rank} has waited {seconds:.0f} s for rank 0 to save '{self.there}' (save "
-            f"number {self.number} of this path; rank 0 has saved it "
+            f"rank {group.rank} has waited {seconds:.0f} s for rank 0 to save '{self.rank_0_path}' "
+            f"(save number {self.number} of this path; rank 0 has saved it "
             f"{times} times, other paths {len(_rank_0) - times} times). {_WAY_OUT}"
         )
 
@@ -222,7 +223,7 @@ def wait(kind: str, path: str, place: str | None) -> bool:
 
     Raises:
       tf.errors.DeadlineExceededError: rank 0 has not saved within TF_MPI_STALL_TIMEOUT.
-      tf.errors.UnavailableError: rank 0 has gone on or ended without saving.
+      tf.errors.UnavailableError: rank 0 has continued or ended without saving.
       Exception: rank 0's save has failed; the exception that rank 0 raised (failures.py).
     """
     one = _Wait(kind, path, place)
@@ -231,7 +232,7 @@ def wait(kind: str, path: str, place: str | None) -> bool:
     finally:
         c_api.load().tfmpi_file_is_there()
     if one.seen and _has_nodes():
-        _look_for(one.seen, names.of_rank_0(path))
+        _warn_if_missing(one.seen, names.of_rank_0(path))
     return saved
 
 
@@ -239,12 +240,12 @@ def _has_nodes() -> bool:
     return c_api.topology()[4] > 1
 
 
-def _is_there(path: str) -> bool:
+def _exists(path: str) -> bool:
     """Whether a file or folder exists, or files with that prefix, as for a checkpoint."""
     return "://" not in path and bool(glob.glob(glob.escape(path) + "*"))
 
 
-def _look_for(seen: str, path: str) -> None:
+def _warn_if_missing(seen: str, path: str) -> None:
     """Warns, once per folder, if `seen`, from rank 0's save of `path`, does not exist here.
 
     It may also be missing because rank 0's script alone has moved it in the meantime.
@@ -253,7 +254,7 @@ def _look_for(seen: str, path: str) -> None:
     if folder in _not_shared:
         return
     until = time.monotonic() + _SHARED_SECONDS
-    while not _is_there(seen):
+    while not _exists(seen):
         if time.monotonic() >= until:
             _not_shared.add(folder)
             log.say(
@@ -272,12 +273,12 @@ def _wait(one: _Wait) -> bool:
     start = time.monotonic()
     next_warning = warning
     nap = _POLL_SECONDS[0]
-    heard = _posts_heard()
-    while not one.over():
+    posts_read = _posts_read()
+    while not one.is_over():
         if presence.follow() and group.rank == 0:
             return False
-        if one.goes_on and presence.alone():
-            one.report_wait(heard)
+        if one.rank_0_continued and presence.alone():
+            one.report_wait(posts_read)
         waited = time.monotonic() - start
         if timeout and waited >= timeout:
             raise errors.error_from_code(errors.DEADLINE_EXCEEDED, one.waiting(waited))
@@ -286,11 +287,11 @@ def _wait(one: _Wait) -> bool:
             log.say(one.waiting(waited))
         time.sleep(nap)
         nap = min(2 * nap, _POLL_SECONDS[1])
-        heard = _posts_heard()
+        posts_read = _posts_read()
     return True
 
 
-def _posts_heard() -> int:
+def _posts_read() -> int:
     return int(c_api.load().tfmpi_posts_heard())
 
 

@@ -28,7 +28,7 @@ from tensorflow.mpi._src.runtime import group, hooks, log
 from tensorflow.mpi._src.variables import unwrap
 
 _PLANS = "_tf_mpi_plans"  # attribute of a model: its plans by key
-_NOW = "_tf_mpi_plan"  # attribute of a model: the plan of the last call, by step
+_CURRENT = "_tf_mpi_plan"  # attribute of a model: the plan of the last call, by step
 STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
 
 
@@ -78,18 +78,18 @@ def plan_for(step: Step, spec: Any, is_even: bool, why: str | None, whole_batche
     if known not in plans:
         plans[known] = _make(step, spec, is_even, why, whole_batches)
     plan: Plan = plans[known]
-    vars(step.model).setdefault(_NOW, {})[STEPS[step.call]] = plan
+    vars(step.model).setdefault(_CURRENT, {})[STEPS[step.call]] = plan
     return plan
 
 
 def call_ended(model: Any) -> None:
     """Ends the script's call of `model`: steps that the script calls itself have no plan."""
-    vars(model).pop(_NOW, None)
+    vars(model).pop(_CURRENT, None)
 
 
 def current(model: Any, step_name: str) -> Plan | None:
     """The plan of the last call that runs `step_name`, such as "train_step"; None without one."""
-    found: Plan | None = vars(model).get(_NOW, {}).get(step_name)
+    found: Plan | None = vars(model).get(_CURRENT, {}).get(step_name)
     return found
 
 
@@ -129,9 +129,9 @@ def _make(step: Step, spec: Any, is_even: bool, why: str | None, whole_batches: 
     if plan.is_whole and step.call == "fit":
         batch.send_distinct_gradient()
     elif step.call == "fit":
-        for what in _no_mean(look):
+        for what in _not_means(look):
             _say_value(step, what)
-    _tell(step, plan)
+    _report(step, plan)
     return plan
 
 
@@ -162,18 +162,18 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Look:
     found: list[Look] = []
 
     def trial(*given: Any) -> None:
-        if (
-            found and found[-1].is_plain
-        ):  # tf.function traces again only because variables were created
+        # tf.function traces again only because variables were created.
+        if found and found[-1].is_plain:
             return
-        there = iter(given)
-        data = tf.nest.pack_sequence_as(spec, [None if s is None else next(there) for s in specs])
+        tensors = iter(given)
+        leaves = [None if one is None else next(tensors) for one in specs]
+        data = tf.nest.pack_sequence_as(spec, leaves)
         look = Look(step.eagerly)
         found.append(look)
         with batch.step_on(_Data(data), look=look) as part:
             graph = tf.compat.v1.get_default_graph()
-            made = step.function(data)
-            _judge(step, part, look, made)
+            outputs = step.function(data)
+            _judge_outputs(step, part, look, outputs)
             _judge_states(step, part, look, graph, own_rows=not whole_batches)
             _judge_draws(part, look, graph)
 
@@ -182,7 +182,7 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Look:
         with only_traced(step.model, counted):
             tf.function(trial, autograph=step.converted).get_concrete_function(*present)
     except Exception as error:  # the script's own; the step itself raises it, too
-        log.debug(f"{step.call} of model '{step.model.name}' could not be looked at: {error}")
+        log.debug(f"{step.call} of model '{step.model.name}' could not be analyzed: {error}")
         look = Look(step.eagerly)
         what = f"a step that cannot be traced into a graph ({_first_line(error)})"
         look.whys.append(Why(what, way_out="use TensorFlow's ops only"))
@@ -206,13 +206,15 @@ def only_traced(model: Any, counted: list[str] | None = None) -> Iterator[None]:
 
     drawn, numbers = (random.getstate(), np.random.get_state()), _numbers(model)
     was_built = _is_built(model)
-    held = [(one, kept, _is_built(one)) for one in _held(model) if (kept := _numbers(one))]
+    held = [
+        (one, kept, _is_built(one)) for one in _layers_and_tracked(model) if (kept := _numbers(one))
+    ]
     try:
         yield
     finally:
         random.setstate(drawn[0])
         np.random.set_state(drawn[1])
-        changed = _put_back(model, numbers, builds=_is_built(model) != was_built)
+        changed = _restore_numbers(model, numbers, builds=_is_built(model) != was_built)
         for owner, before, owner_was_built in held:
             if _is_built(owner) == owner_was_built:
                 owner.__dict__.update(before)
@@ -230,7 +232,7 @@ def _numbers(owner: Any) -> dict[str, float]:
     return {name: one for name, one in attributes.items() if type(one) in (int, float)}
 
 
-def _held(model: Any) -> list[Any]:
+def _layers_and_tracked(model: Any) -> list[Any]:
     """Its layers and what they track: tf_keras's generators count traces for their seeds."""
     from tensorflow.python.trackable import base
 
@@ -239,7 +241,7 @@ def _held(model: Any) -> list[Any]:
     return [*layers, *(one for one in tracked if isinstance(one, base.Trackable))]
 
 
-def _put_back(model: Any, before: dict[str, float], builds: bool) -> list[str]:
+def _restore_numbers(model: Any, before: dict[str, float], builds: bool) -> list[str]:
     """Restores the numbers that have changed, and returns their names.
 
     Args:
@@ -262,27 +264,29 @@ def _put_back(model: Any, before: dict[str, float], builds: bool) -> list[str]:
 def _first_line(error: Exception) -> str:
     """The first informative line: Keras begins with the place of the error."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith("Exception encountered when calling")]
-    return re.sub(r"\x1b\[\d*m", "", next(iter(said), type(error).__name__))[:200]
+    informative = [
+        line for line in lines if not line.startswith("Exception encountered when calling")
+    ]
+    return re.sub(r"\x1b\[\d*m", "", next(iter(informative), type(error).__name__))[:200]
 
 
-def _judge(step: Step, part: batch.Part, look: Look, made: Any) -> None:
+def _judge_outputs(step: Step, part: batch.Part, look: Look, outputs: Any) -> None:
     """Analyzes what the step returns."""
     import tensorflow as tf
 
     if step.call == "predict":
-        for one in tf.nest.flatten(made):
+        for one in tf.nest.flatten(outputs):
             if isinstance(one, tf.Tensor) and part.kind(one) not in {*ROWS, Kind.CONST}:
                 look.whys.append(Why("a prediction of the model", part.why(one)))
             elif isinstance(one, tf.__internal__.CompositeTensor):
                 look.whys.append(Why("an output that is not a dense tensor"))
         return
-    results.record_returned(part, look, made)
+    results.record_returned(part, look, outputs)
     if step.call == "evaluate":
-        look.whys += map(Why, _no_mean(look))
+        look.whys += map(Why, _not_means(look))
 
 
-def _no_mean(look: Look) -> list[str]:
+def _not_means(look: Look) -> list[str]:
     """The returned values for which the ranks' values do not give the whole batch's."""
     allowed = {Kind.MEAN, Kind.CONST, Kind.SUM, Kind.GRADIENT}
     if not look.eagerly:
@@ -342,7 +346,7 @@ def _kept(part: batch.Part, graph: Any, handle: Any, added: Any, operations: lis
     for op in operations:
         if op.type in states.ASSIGNS and kinds.origin(op.inputs[0]) is handle:
             values = [part.kind(value) for value in op.inputs[1:]]
-        elif added is None and op.type not in states.ASSIGNS and handle in _outside(op):
+        elif added is None and op.type not in states.ASSIGNS and handle in _resource_inputs(op):
             values = [part.kind(value) for value in op.inputs]
         else:
             continue
@@ -352,12 +356,14 @@ def _kept(part: batch.Part, graph: Any, handle: Any, added: Any, operations: lis
     return worst
 
 
-def _outside(op: Any) -> list[Any]:
-    return _Same([kinds.origin(source) for source in op.inputs if source.dtype.name == "resource"])
+def _resource_inputs(op: Any) -> list[Any]:
+    return _IdentityList(
+        [kinds.origin(source) for source in op.inputs if source.dtype.name == "resource"]
+    )
 
 
-class _Same(list[Any]):
-    """Contains by identity: == of tensors is a tensor."""
+class _IdentityList(list[Any]):
+    """A list in which `in` compares by identity, because == of tensors is a tensor."""
 
     def __contains__(self, one: object) -> bool:
         return any(one is mine for mine in self)
@@ -380,7 +386,7 @@ def _with_unknown_rows(leaf: Any) -> Any:
     return leaf if isinstance(leaf, tf.TypeSpec) and not isinstance(leaf, tf.OptionalSpec) else None
 
 
-def _tell(step: Step, plan: Plan) -> None:
+def _report(step: Step, plan: Plan) -> None:
     name = f"{step.call}() of model '{step.model.name}'"
     gathered = ", ".join(map(_at, plan.gathered))
     if plan.is_whole:

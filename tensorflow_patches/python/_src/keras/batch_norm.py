@@ -19,7 +19,7 @@ from tensorflow.mpi._src.runtime import group, log
 from tensorflow.mpi._src.variables import unwrap
 
 _SWITCH = "TF_MPI_SYNC_BATCHNORM"
-_WAY_OUT = f"For the whole batch's set {_SWITCH}=1, or give layers synchronized=True"
+_WAY_OUT = f"To normalize by the whole batch, set {_SWITCH}=1 or give layers synchronized=True"
 
 
 class Moments(NamedTuple):
@@ -92,7 +92,7 @@ def _constants(layer: Any, inputs: Any, axes: Sequence[int]) -> Moments:
 
         def gradient(*upstream: Any) -> Any:
             # For unequal parts, the ops that follow decide how the parts are weighted.
-            what = f"a gradient of samples by way of the moments of layer '{layer.name}'"
+            what = f"a gradient of samples that passes through the moments of layer '{layer.name}'"
             look.whys.append(Why(what))
             return tf.zeros_like(x)
 
@@ -145,8 +145,8 @@ def _why_not(layer: Any, asked: bool) -> str:
         return f"the script gives each rank its data. {_WAY_OUT}"
     if not tf.compat.v1.executing_eagerly_outside_functions():
         return f"a Session runs it. {_WAY_OUT}"
-    if averaging.pass_hosts():
-        return f"what GPUs average passes through the hosts here. {_WAY_OUT}"
+    if averaging.pass_through_hosts():
+        return f"averages of tensors on GPUs pass through the hosts here. {_WAY_OUT}"
     return ""
 
 
@@ -177,13 +177,13 @@ def combined(own: Moments, label: str) -> Moments:
     import tensorflow as tf
 
     weight, count = scope.current_weight(), own.count
-    as_now = scope.also_later()
+    same_scope = scope.capture_scope()
     # A rank without numbers contributes zeros, even if it has NaN.
     counts = tf.cast(tf.reduce_any(count > 0), tf.float32)
 
     @tf.custom_gradient
     def whole(mean: Any, square: Any) -> Any:
-        with as_now():
+        with same_scope():
             sums = averaging.average(
                 [count * mean, count * square, count], ["sum", "squares", "count"], label, counts
             )
@@ -197,7 +197,7 @@ def combined(own: Moments, label: str) -> Moments:
     @tf.custom_gradient
     def back(mean: Any, square: Any, all_counts: Any) -> Any:
         """The gradient of this rank's moments, which is later averaged with the rank's weight."""
-        with as_now():
+        with same_scope():
             found = averaging.average_of_upstream(
                 [mean, square], ["sum", "squares"], f"{label} gradient", weight
             )

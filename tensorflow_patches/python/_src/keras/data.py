@@ -20,7 +20,7 @@ from tensorflow.mpi._src.runtime import group, log
 def on_part(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if _is_arrays(**kwargs):
-            kwargs["batch_size"], kwargs["steps_per_epoch"] = feeds.of_all_ranks(
+            kwargs["batch_size"], kwargs["steps_per_epoch"] = feeds.global_sizes(
                 kwargs.get("batch_size"), kwargs.get("steps_per_epoch")
             )
         with seeds.adapter(feeds.takes_parts()):

@@ -216,7 +216,7 @@ def evaluation_begins(callbacks: Any) -> None:
     if calls.innermost() is not None:
         reads = _reads(callbacks, "test_step")
         label = f"evaluation {next(_evaluations)}"
-        everyone = _use_begins(label, callbacks.model, reads)
+        everyone = _call_begins(label, callbacks.model, reads)
         callbacks.__dict__[_READS_TEST] = (
             batch_logs.Batches(callbacks.model, "test_step", f"{label} batch")
             if any(everyone)
@@ -226,10 +226,10 @@ def evaluation_begins(callbacks: Any) -> None:
 
 def prediction_begins(callbacks: Any) -> None:
     if calls.innermost() is not None:
-        _use_begins(f"prediction {next(_predictions)}", callbacks.model)
+        _call_begins(f"prediction {next(_predictions)}", callbacks.model)
 
 
-def _use_begins(label: str, model: Any, flags: Any = None) -> list[Any]:
+def _call_begins(label: str, model: Any, flags: Any = None) -> list[Any]:
     own_updates.mark_checked()
     call = calls.innermost()
     assert call is not None
@@ -239,7 +239,7 @@ def _use_begins(label: str, model: Any, flags: Any = None) -> list[Any]:
     return everyone
 
 
-def use_ends(callbacks: Any) -> None:
+def call_ends(callbacks: Any) -> None:
     """At the end of evaluate and predict: reports variables that the first step has built."""
     call = calls.innermost()
     if call is None or not call.unbuilt:
@@ -251,9 +251,9 @@ def use_ends(callbacks: Any) -> None:
     everyone = control_plane.headers(f"end of {call.label}", _trainable_digests(model))
     if any(theirs != everyone[0] for theirs in everyone):
         raise RuntimeError(
-            f"{call.kind}() of model '{model.name}', which was not built yet, has built another "
-            "one on each rank: their weights were drawn without a common seed. Build it before "
-            "(model.build(input_shape), or keras.Input as its first layer)"
+            f"{call.kind}() of model '{model.name}', which was not built yet, has built a "
+            "different one on each rank: their weights were drawn without a common seed. Build it "
+            "before (model.build(input_shape), or keras.Input as its first layer)"
         )
 
 

@@ -55,27 +55,27 @@ def _assign(totals: list[tuple[Any, Any]]) -> None:
 def _summed_metrics(states: States, values: list[Any], label: str) -> Iterator[None]:
     """Inside, the states of metrics are the sums of `values` over ranks."""
     totals = _over_ranks(states, label, values)
-    now = [_numpy(variable) for variable, _ in totals]
+    before = [_numpy(variable) for variable, _ in totals]
     for variable, total in totals:
         variable.assign(total)
     try:
         yield
     finally:
-        for (variable, _), value in zip(totals, now, strict=True):
+        for (variable, _), value in zip(totals, before, strict=True):
             variable.assign(value)
 
 
 def states_of(model: Any, kind: str) -> States:
     """The metrics' variables, and how to combine those of the ranks: see _over_ranks."""
     found: dict[int, tuple[Any, str]] = {}
-    now = plan.current(model, kind)
-    everything = now is not None and now.is_whole
-    alike = {id(variable) for variable in now.whole_states} if now is not None else set()
+    current = plan.current(model, kind)
+    is_whole = current is not None and current.is_whole
+    whole = {id(variable) for variable in current.whole_states} if current is not None else set()
     for metric in model.metrics:
         for variable in metric.variables:
-            is_alike = everything or id(unwrap.tf_variable(variable)) in alike
+            is_same = is_whole or id(unwrap.tf_variable(variable)) in whole
             how = str(getattr(variable, "aggregation", "sum")).rpartition(".")[2].lower()
-            found.setdefault(id(variable), (variable, "alike" if is_alike else how))
+            found.setdefault(id(variable), (variable, "same" if is_same else how))
     return [pair for pair in found.values() if _has_numbers(pair[0])]
 
 
@@ -107,7 +107,7 @@ def _over_ranks(
     """Variables, and their values over all ranks, from `taken`, an earlier result of values_of.
 
     `how` is "sum" or "mean", by the variable's aggregation, as in tf.distribute. If it is neither,
-    or the metric has seen the whole batch on every rank ("alike"), rank 0's value is used.
+    or the metric has seen the whole batch on every rank ("same"), rank 0's value is used.
     """
     import numpy as np
 
@@ -170,14 +170,14 @@ def returned(model: Any, kind: str, logs: Any, label: str) -> Any:
         elif np.asarray(value).dtype.kind in "fiub":
             own[path] = np.asarray(value).astype(np.float64)
     weight = model.__dict__.get(_WEIGHTS, {}).get(kind)
-    mine = np.asarray(1.0 if weight is None else weight, np.float64)
+    own_weight = np.asarray(1.0 if weight is None else weight, np.float64)
     names = [list(map(str, path)) for path in own]
-    everyone = control_plane.gather(label, names, [mine, *own.values()])
+    everyone = control_plane.gather(label, names, [own_weight, *own.values()])
     if all(theirs == names for theirs, _ in everyone):
         for place, path in enumerate(own):
             source = sources.get(path)
             parts = [(arrays[0], arrays[place + 1]) for _, arrays in everyone]
-            found[path] = _together(parts, source is not None and source.is_sum)
+            found[path] = _combined(parts, source is not None and source.is_sum)
     return _replaced(logs, found)
 
 
@@ -188,7 +188,7 @@ def _result(source: results.Source) -> Any:
     return float(result) if not getattr(result, "shape", ()) else result
 
 
-def _together(parts: list[tuple[Any, Any]], is_sum: bool) -> Any:
+def _combined(parts: list[tuple[Any, Any]], is_sum: bool) -> Any:
     """Combines the ranks' (weight, value) pairs; equal values are left unchanged."""
     import numpy as np
 

@@ -100,7 +100,6 @@ def _unsupported() -> str | None:
             f"Keras {version} is older than 3.10, so its gradients would not be averaged over "
             "ranks. Install keras>=3.10 or tf_keras, or run with TF_MPI_ENABLE=0"
         )
-
     if backend() != "tensorflow":
         return (
             f"Keras runs on the backend {backend()}, whose gradients tensorflow.mpi does "

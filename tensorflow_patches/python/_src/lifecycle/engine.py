@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
+from typing import NamedTuple
 
 from tensorflow.mpi import _build_info, config, errors
 from tensorflow.mpi._src.lifecycle import cores, ends, settings
@@ -15,13 +16,13 @@ from tensorflow.mpi._src.presence import presence, watch
 from tensorflow.mpi._src.runtime import c_api, group, hooks, log
 
 _NCCL = "libnccl.so.2"
-# How long a rank that stops with an error waits for the others to learn of it.
-_LEAVE_SECONDS = 5.0
-# ... and how long its communication thread, which a dead rank may block, may take to end.
-_LEFT_SECONDS = 15.0
-# How long the interpreter may then be idle before it has exited: after a failure, and otherwise.
-_FAILED_END_SECONDS = 2.0
-_END_SECONDS = 15.0
+# How long a rank that stops with an error waits until rank 0 has received the error.
+_REPORT_FAILURE_SECONDS = 5.0
+# How long its communication thread, which a dead rank may block, may then take to stop.
+_STOP_THREAD_SECONDS = 15.0
+# How long the interpreter may be idle at its exit before it is stopped: after a failure, otherwise.
+_FAILED_EXIT_SECONDS = 2.0
+_EXIT_SECONDS = 15.0
 # The timeout of the first exchange after MPI_Init.
 _ROLL_CALL_SECONDS = 120.0
 
@@ -29,10 +30,18 @@ _pid = 0
 _forked: list[Callable[[], None]] = []
 _left_to_script: list[Callable[[], None]] = []
 _left = False
-_after: list[Callable[[], None]] = []
-_at_end: tuple[Callable[[str | None], None], Callable[[], None], Callable[[str], None]] | None = (
-    None
-)
+_after_the_end: list[Callable[[], None]] = []
+
+
+class _AtEnd(NamedTuple):
+    """See when_it_ends."""
+
+    always: Callable[[str | None], None]
+    in_order: Callable[[], None]
+    report: Callable[[str], None]
+
+
+_at_end: _AtEnd | None = None
 
 
 def start(gate: config.Gate) -> None:
@@ -102,7 +111,7 @@ def when_it_ends(
       report: called with the text of tfmpi_stats_report once all ranks have joined.
     """
     global _at_end
-    _at_end = (always, in_order, report)
+    _at_end = _AtEnd(always, in_order, report)
 
 
 def when_forked(function: Callable[[], None]) -> None:
@@ -143,7 +152,7 @@ def _in_child() -> None:
 
 def after_the_end(function: Callable[[], None]) -> None:
     """Calls `function` when all ranks have joined, or this one has stopped with an error."""
-    _after.append(function)
+    _after_the_end.append(function)
 
 
 def check_kernels_were_seen() -> None:
@@ -278,8 +287,8 @@ def _leave(why: str) -> None:
     if os.getpid() == _pid and not _left:
         _left = True
         watch.declare_exit()
-        with watch.failing(_LEFT_SECONDS, group.group_rank, group.group_size):
-            c_api.load().tfmpi_leave(why.encode(), _LEAVE_SECONDS)
+        with watch.failing(_STOP_THREAD_SECONDS, group.group_rank, group.group_size):
+            c_api.load().tfmpi_leave(why.encode(), _REPORT_FAILURE_SECONDS)
 
 
 def _end() -> None:
@@ -290,7 +299,7 @@ def _end() -> None:
         _leave_or_join()
     finally:
         watch.declare_exit()
-        for function in _after:
+        for function in _after_the_end:
             function()
     if ends.thread_failed():
         _exit_with_failure()
@@ -304,32 +313,32 @@ def _leave_or_join() -> None:
     library = c_api.load()
     why = ends.failure()
     if _at_end is not None:
-        _at_end[0](why)
+        _at_end.always(why)
     if why is not None:
         _leave(why)
         return
     if _at_end is not None:
-        _at_end[1]()
+        _at_end.in_order()
     error = c_api.error_buffer()
     with watch.end(group.group_rank, group.group_size):
         code = library.tfmpi_join(error)
     if code != errors.OK:
         log.say(f"could not end normally: {c_api.error_text(error)}")
     if _at_end is not None:
-        _at_end[2](library.tfmpi_stats_report().decode())
+        _at_end.report(library.tfmpi_stats_report().decode())
 
 
 def _limit_end() -> None:
     """Limits the rest of Python's exit, which may wait forever for a thread that it has stopped."""
     if _left:  # the failure has been reported already
-        c_api.load().tfmpi_limit_end(ends.exit_code(), _FAILED_END_SECONDS, b"")
+        c_api.load().tfmpi_limit_end(ends.exit_code(), _FAILED_EXIT_SECONDS, b"")
         return
     line = (
         f"tensorflow.mpi rank {group.group_rank}/{group.group_size}: Python did not exit within "
-        f"{_END_SECONDS:.0f} s after the script ended; Python code that tf.data is still running, "
+        f"{_EXIT_SECONDS:.0f} s after the script ended; Python code that tf.data is still running, "
         "such as a generator, can block it forever, also in stock TensorFlow; this rank ends now"
     )
-    c_api.load().tfmpi_limit_end(ends.exit_code(), _END_SECONDS, line.encode())
+    c_api.load().tfmpi_limit_end(ends.exit_code(), _EXIT_SECONDS, line.encode())
 
 
 def _exit_with_failure() -> None:

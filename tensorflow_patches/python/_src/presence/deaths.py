@@ -1,8 +1,9 @@
 """Reports ranks that end without a message: by a signal or by os._exit.
 
-Open MPI's launcher only prints a banner, and ends the other ranks within milliseconds. So the ranks
-of a node watch each other's processes (pidfd), and one of them immediately reports which rank died,
-and by which signal if that is still visible. MPICH's proxies kill the others before they notice.
+Open MPI's launcher only prints a banner, and kills the other ranks within milliseconds. So the
+ranks of a node watch each other's processes (pidfd), and one of them immediately reports which rank
+died, and by which signal if that is still visible. MPICH's proxies kill the others before they
+notice.
 
 The ranks of a node share an unlinked file, to which they append lines: who they are, that they end
 on purpose, and whose death they are about to report. Appends are atomic, so all ranks see the same
@@ -42,7 +43,7 @@ class Ranks:
 
     def __init__(self, started_by: int, placement: config.Launcher) -> None:
         self._placement = placement
-        self._goes_on = config.get("TF_MPI_FAULT") == "shrink"
+        self._shrinks = config.get("TF_MPI_FAULT") == "shrink"
         began = peers.stat(started_by).began
         job = zlib.crc32(config.job().encode())  # a daemon may serve several jobs
         self._path = f"/dev/shm/tensorflow-mpi-{os.getuid()}-{started_by}-{began}-{job:08x}"
@@ -56,40 +57,40 @@ class Ranks:
     def all_arrived(self) -> None:
         """Call when all ranks have started, or have failed to. Unlinks the file, and starts to
         watch the others."""
-        self._take_name()
+        self._unlink()
         ranks = sorted((int(line[1]), int(line[2])) for line in self._lines() if line[0] == "rank")
-        after = [one for one in ranks if one[0] > self._placement.rank]
-        before = [one for one in ranks if one[0] < self._placement.rank]
-        watched = (after + before)[:_WATCHED]
-        ends: dict[int, tuple[int, int]] = {}
+        following = [one for one in ranks if one[0] > self._placement.rank]
+        preceding = [one for one in ranks if one[0] < self._placement.rank]
+        watched = (following + preceding)[:_WATCHED]
+        pidfds: dict[int, tuple[int, int]] = {}
         for rank, pid in watched:
             with contextlib.suppress(OSError):  # Linux before 5.3, or the process has ended
-                ends[os.pidfd_open(pid)] = rank, pid
-        if ends:
+                pidfds[os.pidfd_open(pid)] = rank, pid
+        if pidfds:
             threading.Thread(
-                target=self._watch, args=[ends], name="tf_mpi_deaths", daemon=True
+                target=self._watch, args=[pidfds], name="tf_mpi_deaths", daemon=True
             ).start()
 
     def declare_exit(self) -> None:
         """Notes that this rank has reported its error, or ends normally. Thread-safe."""
         self._append(f"word {self._placement.rank} {os.getpid()}")
-        self._take_name()  # the file still has its name if a rank ends during the start
+        self._unlink()  # the file still has its name if a rank ends during the start
 
-    def _take_name(self) -> None:
+    def _unlink(self) -> None:
         with contextlib.suppress(OSError):
             os.unlink(self._path)
 
-    def _watch(self, ends: dict[int, tuple[int, int]]) -> None:
+    def _watch(self, pidfds: dict[int, tuple[int, int]]) -> None:
         poll = select.poll()
-        for end in ends:
-            poll.register(end, select.POLLIN)
-        while ends:
-            for end, _ in poll.poll():
-                poll.unregister(end)
-                rank, pid = ends.pop(end)
+        for pidfd in pidfds:
+            poll.register(pidfd, select.POLLIN)
+        while pidfds:
+            for pidfd, _ in poll.poll():
+                poll.unregister(pidfd)
+                rank, pid = pidfds.pop(pidfd)
                 if not self._has("word", rank, pid):
-                    self._report(rank, pid, _status(end, pid))
-                os.close(end)
+                    self._report(rank, pid, _status(pidfd, pid))
+                os.close(pidfd)
 
     def _report(self, rank: int, pid: int, status: int | None) -> None:
         by = None if status is None else status & 0x7F
@@ -97,7 +98,7 @@ class Ranks:
             time.sleep(_LAUNCHER_SECONDS)
         self._append(f"dead {rank} {pid} {os.getpid()}")
         deaths = [line for line in self._lines() if line[0] == "dead"]
-        if self._goes_on:
+        if self._shrinks:
             deaths = [line for line in deaths if line[2] == str(pid)]
         if deaths[0][1:] != [str(rank), str(pid), str(os.getpid())]:
             return  # another rank reports it, or the launcher ended `rank` because another died
@@ -120,14 +121,14 @@ class Ranks:
         return [*map(str, line)] in self._lines()
 
 
-def _status(end: int, pid: int) -> int | None:
+def _status(pidfd: int, pid: int) -> int | None:
     """The status as wait() returns it; None if it is not visible."""
     for _ in range(_STATUS_TRIES):
         with contextlib.suppress(OSError):
             return peers.stat(pid).exit_status
         with contextlib.suppress(OSError):
-            asked = _INFO.pack(_INFO_EXIT, *[0] * 13)
-            mask, *_, status = _INFO.unpack(fcntl.ioctl(end, _GET_INFO, asked))
+            request = _INFO.pack(_INFO_EXIT, *[0] * 13)
+            mask, *_, status = _INFO.unpack(fcntl.ioctl(pidfd, _GET_INFO, request))
             if mask & _INFO_EXIT:
                 return int(status)
         time.sleep(_STATUS_SECONDS)

@@ -8,7 +8,7 @@ from tensorflow.mpi._src.average import shares
 from tensorflow.mpi._src.data import dataset_shard, feeds, on_cpu, predictions
 from tensorflow.mpi._src.files import downloads, keras_files, saves
 from tensorflow.mpi._src.global_batch import losses, metrics
-from tensorflow.mpi._src.interpose.rows import How, Row
+from tensorflow.mpi._src.interpose.replacement_table import How, Row
 from tensorflow.mpi._src.keras import (
     adapters,
     batch_logs,
@@ -148,7 +148,7 @@ KERAS = (
         "all ranks evaluate the same state", _CALLS),
     Row(f"{_LIST}.on_predict_begin", How.BEFORE, fit.prediction_begins,
         "all ranks predict from the same state", _CALLS),
-    Row(f"{_LIST}.{{on_test_end,on_predict_end}}", How.BEFORE, fit.use_ends,
+    Row(f"{_LIST}.{{on_test_end,on_predict_end}}", How.BEFORE, fit.call_ends,
         "a model built by its first use is synchronized", _CALLS),
     Row("keras.src.trainers.trainer:BaseTrainer|Trainer._get_metrics_result_or_logs",
         How.SUBCLASSES, fit.over_ranks, "an epoch's logs cover the data of all ranks", _DECISIONS),
@@ -178,7 +178,7 @@ KERAS = (
         ":BackupAndRestore.on_train_begin", How.WRAP, keras_files.agreeing_on_backup,
         "all ranks resume from rank 0's backup", _FILES),
     Row(f"{_CALLBACKS}.backup_and_restore:BackupAndRestore._save_model", How.WRAP,
-        saves.tells_at_end, "the epoch is written after weights", _FILES, FILES),
+        saves.posts_at_end, "the epoch is written after weights", _FILES, FILES),
     Row(f"{_CALLBACKS}.backup_and_restore:BackupAndRestore._save_model", How.WRAP,
         keras_files.backing_up_whole_folder, "its path covers the whole folder", _NAMES, FILES),
     Row(f"{_CALLBACKS}.backup_and_restore:BackupAndRestore.on_train_end", How.WRAP,

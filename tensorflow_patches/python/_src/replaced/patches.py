@@ -9,7 +9,7 @@ from tensorflow.mpi._src.average import apply_ops, script_gradients
 from tensorflow.mpi._src.compat_v1 import gradients, sessions, subclasses
 from tensorflow.mpi._src.data import dataset_shard, seeds
 from tensorflow.mpi._src.files import saves, tensorflow_files
-from tensorflow.mpi._src.interpose.rows import ALWAYS, How, Row
+from tensorflow.mpi._src.interpose.replacement_table import ALWAYS, How, Row
 from tensorflow.mpi._src.random import own_rows
 from tensorflow.mpi._src.variables import initial_broadcast
 
@@ -55,5 +55,5 @@ PATCHES = (
     _decorator("saves_graph", tensorflow_files.saves_graph),
     _decorator("saves_model", tensorflow_files.saves_model),
     _decorator("saves_built_model", tensorflow_files.saves_built_model),
-    _decorator("tells_at_end", saves.tells_at_end),
+    _decorator("tells_at_end", saves.posts_at_end),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorflow.mpi._src.interpose.rows import ALWAYS, How, Row
+from tensorflow.mpi._src.interpose.replacement_table import ALWAYS, How, Row
 from tensorflow.mpi._src.lifecycle import ends
 
 _ENDS = "tf/runtime/test_errors.py"

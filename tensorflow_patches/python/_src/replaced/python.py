@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorflow.mpi._src.files import names, writes
-from tensorflow.mpi._src.interpose.rows import How, Row
+from tensorflow.mpi._src.interpose.replacement_table import How, Row
 from tensorflow.mpi._src.random import host
 from tensorflow.mpi._src.replaced.when import DRAWS, FILES
 

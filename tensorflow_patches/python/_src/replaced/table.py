@@ -6,7 +6,7 @@ import functools
 import textwrap
 from typing import Any
 
-from tensorflow.mpi._src.interpose.rows import How, Row
+from tensorflow.mpi._src.interpose.replacement_table import How, Row
 from tensorflow.mpi._src.replaced.keras import KERAS
 from tensorflow.mpi._src.replaced.patches import PATCHES
 from tensorflow.mpi._src.replaced.process import PROCESS

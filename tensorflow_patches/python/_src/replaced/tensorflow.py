@@ -12,7 +12,7 @@ from tensorflow.mpi._src.files import dataset_files, tensorflow_files, writes
 from tensorflow.mpi._src.global_batch import gradients as batch_gradients
 from tensorflow.mpi._src.global_batch import loop_losses
 from tensorflow.mpi._src.gpu import gpus
-from tensorflow.mpi._src.interpose.rows import How, Row
+from tensorflow.mpi._src.interpose.replacement_table import How, Row
 from tensorflow.mpi._src.keras import summaries
 from tensorflow.mpi._src.random import ops, own_rows
 from tensorflow.mpi._src.replaced.when import DRAWS, FILES, GPUS, OTHER_FILES, RANK_0

@@ -8,7 +8,7 @@ from tensorflow.mpi._src.average import distinct, shares
 from tensorflow.mpi._src.data import dataset_shard
 from tensorflow.mpi._src.files import keras_files
 from tensorflow.mpi._src.global_batch import losses
-from tensorflow.mpi._src.interpose.rows import How, Row
+from tensorflow.mpi._src.interpose.replacement_table import How, Row
 from tensorflow.mpi._src.keras import fit, learning_rate, optimizers
 from tensorflow.mpi._src.replaced.when import FILES, LOOPS, OTHER_FILES, RATE
 from tensorflow.mpi._src.tf_keras import data, training

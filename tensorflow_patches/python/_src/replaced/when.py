@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorflow.mpi._src.data import dataset_shard
 from tensorflow.mpi._src.files import saves
 from tensorflow.mpi._src.gpu import gpus
-from tensorflow.mpi._src.interpose.rows import When
+from tensorflow.mpi._src.interpose.replacement_table import When
 from tensorflow.mpi._src.keras import learning_rate, on_sigterm
 from tensorflow.mpi._src.random import entropy
 from tensorflow.mpi._src.runtime import c_api, group

@@ -27,7 +27,7 @@ def on_part(construct: Any) -> Any:
 
     def init(self: Any, x: Any, y: Any = None, **kwargs: Any) -> None:
         if kwargs.get("distribute", True) and issubclass(select(x, y), arrays):
-            kwargs["batch_size"], kwargs["steps_per_epoch"] = feeds.of_all_ranks(
+            kwargs["batch_size"], kwargs["steps_per_epoch"] = feeds.global_sizes(
                 kwargs.get("batch_size"), kwargs.get("steps_per_epoch")
             )
         with seeds.adapter(feeds.takes_parts()):
