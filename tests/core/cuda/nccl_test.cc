@@ -257,7 +257,10 @@ TEST_F(NcclTest, AnAverageScalesEachRanksElements) {
   EXPECT_EQ(average(DataType::kComplex128, 0.5), "times 3fe0000000000000 of type 8");
   EXPECT_EQ(average(DataType::kFloat32, 1), "times 3f800000 of type 7")
       << "the same operation on all ranks, whatever their scales";
-  EXPECT_FALSE(Allreduce(1, DataType::kFloat32, ReduceOp::kSum, 0.5).ok());
+  const Status scaled = Allreduce(1, DataType::kFloat32, ReduceOp::kSum, 0.5);
+  EXPECT_EQ(scaled.code(), Code::kInvalidArgument);
+  EXPECT_EQ(scaled.message(),
+            "a sum of " + std::string(Name(DataType::kFloat32)) + " has no scale");
   EXPECT_FALSE(Allreduce(1, DataType::kInt32, ReduceOp::kAverage, 1).ok());
 }
 

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "gtest/gtest.h"
+#include "tensorflow_patches/core/transport/membership.h"
 #include "tests/core/support/decorated.h"
 #include "tests/core/support/job.h"
 #include "tests/core/support/ranks.h"
@@ -235,6 +236,53 @@ TEST_F(FailureTest, ACollectiveThatDoesNotEndHasADeadline) {
   EXPECT_GE(deadlines, 1) << "the first to give up; the other may hear of it";
   hang = false;
   EXPECT_FALSE(Await(endings[1]).ok());
+}
+
+// A group that may continue after deaths, but whose survivors find no agreement.
+class Disagreeing : public Decorated, public Membership {
+ public:
+  Disagreeing(std::unique_ptr<Transport> next, bool died)
+      : Decorated(std::move(next)), died_(died) {}
+
+  Membership* membership() override { return this; }
+  bool HasFailedRank() override { return died_; }
+  Status Agree(bool, TimePoint, bool*) override {
+    return Status(Code::kDeadlineExceeded, "no agreement");
+  }
+  Status Regroup(std::unique_ptr<Transport>*) override { return Status(); }
+
+ private:
+  const bool died_;
+};
+
+std::unique_ptr<Ranks> OneRank(bool died) {
+  EngineOptions options = TestOptions();
+  options.shrink_on_fault = true;
+  return std::make_unique<Ranks>(1, options, [died](std::unique_ptr<Transport> next, int) {
+    return std::make_unique<Disagreeing>(std::move(next), died);
+  });
+}
+
+TEST_F(FailureTest, SurvivorsThatCannotRegroupEnd) {
+  const std::unique_ptr<Ranks> ranks = OneRank(/*died=*/true);
+  while ((*ranks)[0].failure().ok()) std::this_thread::yield();
+  Ending ending = Submit((*ranks)[0], MakeBarrier("b"));
+  const Status status = Await(ending);
+  EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(status.message(),
+            "a rank has died, and the others could not continue without it: no agreement");
+}
+
+TEST_F(FailureTest, AGroupThatContinuesAfterDeathsTakesNoGpuMemory) {
+  const std::unique_ptr<Ranks> ranks = OneRank(/*died=*/false);
+  Request request = MakeBarrier("b");
+  request.signature.on_gpu = true;
+  Ending ending = Submit((*ranks)[0], request);
+  const Status status = Await(ending);
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "'b' is on a GPU, and TF_MPI_FAULT=shrink supports host memory only; set "
+            "TF_MPI_FAULT=abort");
 }
 
 }  // namespace

@@ -278,13 +278,8 @@ TEST_F(DirectChoiceTest, WhatIsWantedAndCannotBeIsAnError) {
   });
 }
 
-// A reduction that never ends, as when a peer is lost, fails on all ranks, and no stream stays
-// held.
-TEST_F(DirectChoiceTest, OneThatDoesNotEndEndsTheJob) {
-  Group group(2, Schedule::kRandom);
-  const Job job = {"x", DataType::kFloat32, ReduceOp::kAverage, 10, 1};
-  RunStep(group, {job});
-  group.nccl().FailWork(1, 1);
+// After an average of which rank 1 loses the reduction.
+void ExpectTheEnd(Group& group, const Job& job, const std::string& why) {
   group.ranks().Each([&](int rank, Engine& engine) {
     const std::vector<char> input = MakeInput(job, rank);
     void* const data = group[rank].Put(input.data(), input.size());
@@ -296,9 +291,25 @@ TEST_F(DirectChoiceTest, OneThatDoesNotEndEndsTheJob) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     EXPECT_FALSE(engine.failure().ok());
+    EXPECT_NE(engine.failure().message().find(why), std::string::npos)
+        << engine.failure().message();
     group[rank].gpu->Finish(group[rank].stream);
   });
-  group.nccl().TakeComplaints();
+}
+
+// A reduction that never ends, as when a peer is lost, fails on all ranks, and no stream stays
+// held.
+TEST_F(DirectChoiceTest, OneThatDoesNotEndEndsTheJob) {
+  const Job job = {"x", DataType::kFloat32, ReduceOp::kAverage, 10, 1};
+  for (const bool told : {true, false}) {
+    Group group(2, Schedule::kRandom);
+    RunStep(group, {job});
+    told ? group.nccl().FailWork(1, 1) : group.nccl().LoseWork(1, 1);
+    ExpectTheEnd(group, job,
+                 told ? "simulated NCCL: rank 1 has failed (as the test wants it)"
+                      : "a reduction between GPUs (simulated NCCL) has not ended on simulated GPU");
+    group.nccl().TakeComplaints();
+  }
 }
 
 }  // namespace

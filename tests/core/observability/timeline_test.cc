@@ -213,6 +213,12 @@ std::string ReadAll(const std::string& path) {
   return text.str();
 }
 
+TEST_F(TimelineTest, ATraceThatCannotBeWrittenIsAnError) {
+  const Status status = WriteTrace("/nowhere/trace.json", {});
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(status.message(), "cannot write the trace to /nowhere/trace.json");
+}
+
 // Ranks gather when all have joined, also if one joined long before the others.
 TEST_F(TimelineTest, RanksGatherWhenAllHaveJoined) {
   const std::string path = ::testing::TempDir() + "/timeline_test.json";

@@ -247,6 +247,16 @@ TEST_F(NodesTest, APeerThatDoesNotTakePartIsADeadline) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// As in a group that continues after deaths.
+TEST_F(NodesTest, ADeathEndsAnOperationBeforeItsDeadline) {
+  Nodes nodes(1, 2);
+  float value = 1;
+  NodeCollectives node(nodes.MemoryOf(0), Stores::kAuto, [] { return true; });
+  const Status status = node.Allreduce(&value, &value, {1}, Clock::now() + seconds(40));
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_EQ(status.message(), "a rank has died");
+}
+
 TEST_F(NodesTest, MessagesLargerThanTheRingArriveWhole) {
   Nodes nodes(1, 2);
   LocalGroup group(2);

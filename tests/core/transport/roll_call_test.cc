@@ -2,6 +2,7 @@
 
 #include "tensorflow_patches/core/transport/roll_call.h"
 
+#include <map>
 #include <mutex>
 
 #include "gtest/gtest.h"
@@ -38,7 +39,7 @@ class RollCallTest : public TimedTest {
         options.timeout = options.grace = timeout;
         options.waits = [&](const std::string& whom) {
           std::lock_guard<std::mutex> lock(mutex_);
-          if (rank == 0) waits_.push_back(whom);
+          waits_[rank].push_back(whom);
         };
         ends[rank] = RollCall(transport.get(), options);
       });
@@ -48,7 +49,7 @@ class RollCallTest : public TimedTest {
   }
 
   std::mutex mutex_;
-  std::vector<std::string> waits_;  // of rank 0
+  std::map<int, std::vector<std::string>> waits_;  // by rank
 };
 
 TEST_F(RollCallTest, RanksThatAreAlikeGoOn) {
@@ -56,7 +57,7 @@ TEST_F(RollCallTest, RanksThatAreAlikeGoOn) {
     for (const Status& status : Call(std::vector<std::string>(size, "wheel=1\nA=x\nB=y z\n"))) {
       EXPECT_TRUE(status.ok()) << status.message();
     }
-    EXPECT_EQ(waits_.back(), "");
+    EXPECT_EQ(waits_[0].back(), "");
   }
 }
 
@@ -94,14 +95,15 @@ TEST_F(RollCallTest, WhoeverDoesNotAnswerIsNamedAndAllEnd) {
         << ends[rank].message();
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  EXPECT_NE(std::find(waits_.begin(), waits_.end(), "ranks 1 and 3 to send their settings"),
-            waits_.end());
+  EXPECT_NE(std::find(waits_[0].begin(), waits_[0].end(), "ranks 1 and 3 to send their settings"),
+            waits_[0].end());
 }
 
 TEST_F(RollCallTest, ARankWithoutRankZeroEnds) {
   const std::vector<Status> ends = Call({kAbsent, "wheel=1\n"}, milliseconds(200));
   EXPECT_EQ(ends[1].code(), Code::kDeadlineExceeded);
   EXPECT_NE(ends[1].message().find("rank 0 has not compared"), std::string::npos);
+  EXPECT_EQ(waits_[1].back(), "rank 0 to compare the settings of all ranks");
 }
 
 TEST_F(RollCallTest, WhatIsNoHelloIsAnotherBuild) {

@@ -53,6 +53,8 @@ def test_remaining_ranks_train_on_with_equal_results(launch, scripts, tmp_path, 
         return
     died = re.findall(r"\branks? ([\d, and]+) of 4 (?:has|have) died", "".join(run.stderr))
     named = {number for text in died for number in re.findall(r"\d", text)}
+    goes_on = r"ranks? continues?, and averages are now over these. All of them have all earlier"
+    assert re.search(goes_on, "".join(run.stderr)), run.report()
     # The launcher's numbers.
     assert named == {fate.partition(":")[0] for fate in fates}, run.report()
 

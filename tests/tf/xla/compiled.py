@@ -203,6 +203,27 @@ def average_of(tensor: Any) -> Any:
     return averaging.average([tensor], ["t"], "compiled")[0]
 
 
+@compiled
+def average_of_some(tensor: Any, which: Any) -> Any:
+    return averaging.average([tf.boolean_mask(tensor, which)], ["some"], "compiled")[0]
+
+
+def average_of_rows() -> Any:
+    rows = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([4000, 2]))
+    return averaging.average_slices(rows, "rows", "traced").values
+
+
+def outside() -> Any:
+    """The average of a compiled function, in a function that is not compiled."""
+    graph = compiled(average_of_rows).get_concrete_function().graph.as_graph_def()
+    (average,) = (node.name for node in graph.node if "_tf_mpi_rows" in node.attr)
+
+    def imported() -> Any:
+        return tf.import_graph_def(graph, return_elements=[f"{average}:0"])[0]
+
+    return tf.compat.v1.wrap_function(imported, [])()
+
+
 def outcome(function: Callable[[], Any]) -> str:
     try:
         return f"{float(tf.reduce_sum(function()))}"
@@ -215,6 +236,9 @@ def errors() -> dict[str, str]:
         "shape": outcome(lambda: average_of(tf.ones([RANK + 1]))),
         "good": outcome(lambda: average_of(tf.fill([2], float(RANK)))),
         "integers": outcome(lambda: average_of(tf.range(3))),
+        "dynamic": outcome(lambda: average_of_some(tf.ones([3]), tf.constant([True, False, True]))),
+        "inside": outcome(compiled(tf.function(average_of_rows).get_concrete_function())),
+        "outside": outcome(outside),
         "good again": outcome(lambda: average_of(tf.fill([2], float(RANK)))),
     }
 
