@@ -19,6 +19,7 @@ INTERPOSED = (
     "_ZN3tsl4port16AlignedSizedFreeE",
     "_ZNK10tensorflow15TensorInterface7CanMoveE",
     "_ZN10tensorflow4data5model5Model12OptimizeLoopE",
+    "_ZN10tensorflow16GetXLARandomSeedE",
 )
 OUR_PREFIX = "tfmpi_"
 

@@ -20,6 +20,7 @@
 #include "tensorflow_patches/glue/extras/kept_memory.h"
 #include "tensorflow_patches/glue/extras/synchronous_update.h"
 #include "tensorflow_patches/glue/internals/shared_fetches.h"
+#include "tensorflow_patches/glue/internals/xla_seeds.h"
 #include "tensorflow_patches/glue/kernels/apply_kernel.h"
 #include "tensorflow_patches/glue/kernels/apply_ops.h"
 #include "tensorflow_patches/glue/kernels/sparse_average.h"
@@ -186,6 +187,8 @@ void tfmpi_record_input(double seconds) {
   const tfmpi::TimePoint now = Clock::now();
   tfmpi::Record(tfmpi::Stage::kInput, {}, 0, 0, now - Seconds(seconds), now);
 }
+
+void tfmpi_seed_xla(uint32_t first) { tfmpi::SeedXla(first); }
 
 TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op, int32_t dtype,
                             int32_t root, const int64_t* shape, int32_t dims, const void* in,

@@ -77,6 +77,8 @@ TFMPI_API const char* tfmpi_stats_report(void);
 // For the timeline: the caller has waited `seconds` for a batch of input, which has just arrived.
 // Any thread.
 TFMPI_API void tfmpi_record_input(double seconds);
+// SeedXla of internals/xla_seeds.h. Any thread.
+TFMPI_API void tfmpi_seed_xla(uint32_t first);
 
 // Starts a collective on memory that the caller keeps until tfmpi_end. For allgather `out` is null,
 // and tfmpi_end frees the result. Returns at once. `waits`: 1: this thread is the only one of the

@@ -59,9 +59,9 @@ def test_a_step_draws_its_rows_of_one_processs_draws(launch, scripts, kind):
         zip(alone["compiled"], first["compiled"], second["compiled"])
     ):
         assert any(mine) and (mine != theirs) == (place < 4), (place, mine, theirs)
-        # Without a seed XLA's draws are the same in each job; those of TensorFlow's kernels are
-        # not.
-        assert one == mine or is_before("2.20"), (place, one, mine)
+        # Without a seed XLA's draws are the same in each job of TensorFlow 2.20 and 2.21; those of
+        # TensorFlow's kernels never are.
+        assert one == mine or is_before("2.20") or not is_before("2.22"), (place, one, mine)
     for case in ("even", "uneven", "seeded"):
         assert len(first[case]) == len(second[case]) == 2
         for one, mine, theirs in zip(alone[case], first[case], second[case]):

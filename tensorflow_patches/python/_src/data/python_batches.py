@@ -12,7 +12,6 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-import random
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -82,7 +81,7 @@ class Batches:
       watched: what was observed when it made some batches.
       standardize: converts what the script returns to what Keras expects.
       length: returns the number of batches; None for an infinite dataset.
-      shuffles: whether their order changes in each epoch.
+      order: of a number of batches, as the framework shuffles them for its next epoch.
       workers, processes, ahead: how many threads or processes make batches, and how many batches
         are made ahead.
       pool: makes a pool of workers; its argument says whether of processes.
@@ -95,7 +94,7 @@ class Batches:
         standardize: Callable[[Any], Any],
         length: Callable[[], int | None],
         *,
-        shuffles: bool,
+        order: Callable[[int], list[int]],
         workers: int,
         processes: bool,
         ahead: int,
@@ -105,7 +104,7 @@ class Batches:
         self._watched = watched
         self._standardize = standardize
         self._length = length
-        self._shuffles = shuffles
+        self._order = order
         self._workers, self._processes = workers, processes
         self._pooled = workers > 1 or (workers > 0 and processes)
         self._ahead, self._pool = max(ahead, 1), pool
@@ -153,9 +152,7 @@ class Batches:
         self._iterations += 1
         length, digest = self._length(), self._digest()
         seed = zlib.crc32(f"{digest} {self._iterations}".encode())
-        order = [] if length is None else list(range(length))
-        if self._shuffles:
-            random.shuffle(order)
+        order = [] if length is None else self._order(length)
         if group.rank != 0:
             return np.array([digest], np.int64)
         return np.array([seed, _ENDLESS if length is None else length, *order, digest], np.int64)

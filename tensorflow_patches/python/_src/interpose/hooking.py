@@ -22,7 +22,11 @@ from tensorflow.mpi._src.runtime import group, hooks, log
 
 # The newest versions with which the tests have run, by distribution, such as keras-nightly.
 # tests/tf/internals/ compares.
-LAST_TESTED = {"keras": "3.15.1", "tf_keras": "2.21.0"}
+LAST_TESTED = {
+    "keras": "3.15.1",
+    "keras-nightly": "3.16.0.dev2026102704",
+    "tf_keras": "2.21.0",
+}
 # The modules that have the version, once they are loaded.
 _VERSIONS = {"keras": "keras.src.version", "tf_keras": "tf_keras.src"}
 # The last module that `import keras` imports. keras itself is only partly imported when it imports

@@ -7,6 +7,8 @@ that Keras makes from train_step and test_step are wrapped where it makes them.
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import math
 from typing import Any
 
@@ -142,12 +144,33 @@ def _made(adapter: Any) -> python_batches.Batches | None:
         watched,
         adapter._standardize_batch,
         lambda: dataset.num_batches,
-        shuffles=adapter.shuffle,
+        order=functools.partial(_order, adapter),
         workers=dataset.workers,
         processes=dataset.use_multiprocessing,
         ahead=dataset.max_queue_size,
         pool=hooking.used("keras.src.trainers.data_adapters.py_dataset_adapter:get_pool_class"),
     )
+
+
+class _Numbers:
+    """A PyDataset whose batches are their numbers."""
+
+    def __init__(self, length: int) -> None:
+        self.num_batches = length
+
+    def __getitem__(self, number: int) -> int:
+        return number
+
+
+def _order(adapter: Any, length: int) -> list[int]:
+    """The order of the next epoch, from the generator that Keras would read.
+
+    It shuffles by Python's random, and since 3.16 by the number of the epoch.
+    """
+    numbers = copy.copy(adapter)
+    numbers.py_dataset = _Numbers(length)
+    numbers._standardize_batch = lambda batch: batch
+    return list(numbers._finite_generator())
 
 
 def _array_sizes(adapter: Any) -> set[int] | None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.lifecycle import engine
-from tensorflow.mpi._src.runtime import group, threads
+from tensorflow.mpi._src.runtime import c_api, group, threads
 
 _SECONDS = 10
 _DEEPEST = 64  # how many of the innermost frames of a stack count
@@ -40,6 +40,7 @@ def share(key: bytes) -> None:
     """From here on this process draws by `key`; a forked child, which is not a rank, does not."""
     global _key
     _key = key
+    c_api.seed_xla(derived(32, "xla", b"", 0))
     os.register_at_fork(after_in_child=_forget)
     engine.when_left_to_script(_forget)
 
@@ -48,6 +49,7 @@ def _forget() -> None:
     """Returns to the operating system's entropy: in a child, or if the script averages itself."""
     global _key
     _key = b""
+    c_api.seed_xla(0)
 
 
 def is_shared() -> bool:

@@ -209,6 +209,12 @@ def record_input(seconds: float) -> None:
     load().tfmpi_record_input(ctypes.c_double(seconds))
 
 
+def seed_xla(first: int) -> None:
+    """From now on compiled functions draw by seeds that follow from `first`, below 2**32; 0: by
+    TensorFlow's own."""
+    load().tfmpi_seed_xla(ctypes.c_uint32(first))
+
+
 def variable_name(container: str, name: str) -> str:
     """Declares an eager variable; returns its name, which is the same on every rank."""
     buffer = error_buffer()

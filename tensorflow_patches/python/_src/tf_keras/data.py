@@ -5,7 +5,9 @@ DataHandler turns every kind of input into a tf.data.Dataset, which is divided t
 
 from __future__ import annotations
 
+import functools
 import math
+import random
 from typing import Any
 
 from tensorflow.mpi._src.data import batch_shard, dataset_shard, feeds, python_batches, seeds
@@ -54,7 +56,7 @@ def watching(construct: Any) -> Any:
             watched,
             self._standardize_batch,
             lambda: len(x),
-            shuffles=self._shuffle_sequence,
+            order=functools.partial(_order, self._shuffle_sequence),
             workers=kwargs.get("workers", 1),
             processes=kwargs.get("use_multiprocessing", False),
             ahead=kwargs.get("max_queue_size", 10),
@@ -62,6 +64,13 @@ def watching(construct: Any) -> Any:
         )
 
     return init
+
+
+def _order(shuffles: bool, length: int) -> list[int]:
+    order = list(range(length))
+    if shuffles:
+        random.shuffle(order)
+    return order
 
 
 def configured(configure: Any) -> Any:

@@ -1,0 +1,14 @@
+#ifndef TFMPI_GLUE_INTERNALS_XLA_SEEDS_H_
+#define TFMPI_GLUE_INTERNALS_XLA_SEEDS_H_
+
+#include <cstdint>
+
+namespace tfmpi {
+
+// From now on compiled functions draw by seeds that follow from `first`, which is the same on all
+// ranks; 0: by TensorFlow's own. Any thread.
+void SeedXla(uint32_t first);
+
+}  // namespace tfmpi
+
+#endif  // TFMPI_GLUE_INTERNALS_XLA_SEEDS_H_
