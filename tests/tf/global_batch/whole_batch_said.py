@@ -140,10 +140,30 @@ def cases(
         model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
         return found | {f"{name} eagerly": value for name, value in fit(model).items()}
 
+    class Keeps(Steps):
+        """Keeps means of its batches in a Python list and reads them in later steps."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.means: list[Any] = []
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                self.means.append(tf.reduce_mean(x))
+                loss = tf.reduce_mean(tf.square(y - tf.add_n(self.means) * self(x, training=True)))
+            self.update(tape, loss)
+            return {"means": loss}
+
+    def keeps() -> dict[str, Any]:
+        model = Keeps().ready()
+        model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
+        return {} if legacy else fit(model)
+
     def dropped() -> dict[str, Any]:
         """Whole batches get one process's masks; tf_keras's masks do not follow the script's
         seed."""
         return {} if legacy else fit(Drops().ready())
 
-    made = (computes_loss, pairs, queue, penalty, turns, dropped)
+    made = (computes_loss, pairs, queue, penalty, turns, keeps, dropped)
     return {case.__name__: case for case in made}

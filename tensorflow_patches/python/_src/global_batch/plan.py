@@ -187,25 +187,27 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Look:
         what = f"a step that cannot be traced into a graph ({_first_line(error)})"
         look.whys.append(Why(what, way_out="use TensorFlow's ops only"))
         return look
-    if counted and step.eagerly:  # the step's Python code may branch on the number
+    if counted and step.eagerly:  # the step's Python code may branch on it
         way_out = "keep it in a tf.Variable, or turn off run_eagerly"
-        found[-1].whys.append(Why(f"the Python number '{counted[0]}'", way_out=way_out))
+        found[-1].whys.append(Why(f"the Python attribute '{counted[0]}'", way_out=way_out))
     return found[-1]
 
 
 @contextlib.contextmanager
 def only_traced(model: Any, counted: list[str] | None = None) -> Iterator[None]:
-    """Restores Python counters after a trace of `model` that one process does not make.
+    """Restores Python state after a trace of `model` that one process does not make.
 
-    Layers that the trace builds stay built, and so do the numbers that building them sets.
+    That is the numbers of the model and its layers, and the contents of the model's public lists,
+    dicts and sets, to which a step may append tensors. Layers that the trace builds stay built, and
+    so does the state that building them sets.
 
     Args:
-      counted: receives the names of the model's own numbers that the trace has changed.
+      counted: receives the names of the model's own attributes that the trace has changed.
     """
     import numpy as np
 
     drawn, numbers = (random.getstate(), np.random.get_state()), _numbers(model)
-    was_built = _is_built(model)
+    was_built, containers = _is_built(model), _containers(model)
     held = [
         (one, kept, _is_built(one)) for one in _layers_and_tracked(model) if (kept := _numbers(one))
     ]
@@ -214,7 +216,10 @@ def only_traced(model: Any, counted: list[str] | None = None) -> Iterator[None]:
     finally:
         random.setstate(drawn[0])
         np.random.set_state(drawn[1])
-        changed = _restore_numbers(model, numbers, builds=_is_built(model) != was_built)
+        builds = _is_built(model) != was_built
+        changed = _restore_numbers(model, numbers, builds)
+        if not builds:
+            changed += _restore_contents(containers)
         for owner, before, owner_was_built in held:
             if _is_built(owner) == owner_was_built:
                 owner.__dict__.update(before)
@@ -230,6 +235,41 @@ def _numbers(owner: Any) -> dict[str, float]:
     """Its attributes that are Python numbers."""
     attributes = getattr(owner, "__dict__", {})
     return {name: one for name, one in attributes.items() if type(one) in (int, float)}
+
+
+def _containers(owner: Any) -> dict[str, tuple[Any, Any]]:
+    """Its public attributes that are lists, dicts or sets, each with a copy.
+
+    Not tf_keras's wrappers of lists, which forbid saving once an item has been removed.
+    """
+    attributes = getattr(owner, "__dict__", {})
+    return {
+        name: (one, tuple(one.items()) if isinstance(one, dict) else tuple(one))
+        for name, one in attributes.items()
+        if isinstance(one, (list, dict, set)) and name[0] != "_" and not hasattr(one, "_storage")
+    }
+
+
+def _restore_contents(containers: dict[str, tuple[Any, Any]]) -> list[str]:
+    """Restores the contents that have changed, and returns the names.
+
+    Bypasses the methods of Keras's subclasses, which track what is added.
+    """
+    changed = []
+    for name, (one, before) in containers.items():
+        kind: Any = next(kind for kind in (list, dict, set) if isinstance(one, kind))
+        now = tuple(one.items()) if kind is dict else tuple(one)
+        if list(map(_identity, now)) == list(map(_identity, before)):
+            continue
+        kind.clear(one)
+        (list.extend if kind is list else kind.update)(one, before)
+        changed.append(name)
+    return changed
+
+
+def _identity(item: Any) -> Any:
+    """Equal for the same object, or the same key and value."""
+    return tuple(map(id, item)) if type(item) is tuple else id(item)
 
 
 def _layers_and_tracked(model: Any) -> list[Any]:
