@@ -14,6 +14,7 @@ import importlib
 import importlib.machinery
 import io
 import json
+import os
 import pathlib
 import random
 import sqlite3
@@ -55,6 +56,7 @@ for library in (
     builtins,
     fcntl,
     io,
+    os,
     pathlib,
     random,
     sqlite3,

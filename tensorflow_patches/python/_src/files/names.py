@@ -45,6 +45,25 @@ def noting_drawn(draw: Any) -> Any:
     return drawn
 
 
+def renaming(rename: Any) -> Any:
+    """Wraps os.rename and os.replace of a path that differs by rank.
+
+    Between two links to one file, such as rank 0's and another rank's, they do nothing, and the
+    source would remain.
+    """
+
+    def renamed(source: Any, target: Any, **folders: Any) -> None:
+        rename(source, target, **folders)
+        with contextlib.suppress(OSError, TypeError):
+            own = os.path.abspath(os.fsdecode(source))
+            if folders or own == os.path.abspath(os.fsdecode(target)):
+                return
+            if pattern(own, short=True) != own and os.path.samefile(own, target):
+                os.unlink(own)
+
+    return renamed
+
+
 def pattern(path: str, *, short: bool = False) -> str:
     """`path` with the parts that differ by rank, tempfile's names and the process number, as "*".
 

@@ -24,6 +24,8 @@ PYTHON = (
         "notes that the script has seeded the state itself", _DRAWS, DRAWS),
     Row("tempfile:_RandomNameSequence.__next__", How.WRAP, names.noting_drawn,
         "a path with a random name differs by rank", _NAMES, FILES),
+    Row("os:{rename,replace}", How.WRAP, names.renaming,
+        "renaming a link over its own file removes the link", _NAMES, FILES),
     Row("{builtins,io}:open", How.WRAP, writes.opening,
         "a file that all ranks write appears when complete", _WHOLE, FILES),
     Row("pathlib:_NormalAccessor.open", How.WRAP, writes.opening_by_accessor,
