@@ -27,7 +27,7 @@ void Negotiator::Restart() {
   coordinator_ =
       std::make_unique<Coordinator>(state_->size(), state_->options.coordinator, Clock::now());
   for (const std::string& post : posts) {
-    if (!IsJoinedPost(post)) NotePost(post);  // those have ranks of the former group
+    if (!IsJoinedPost(post)) NotePost(post);  // joined posts contain ranks of the former group
   }
 }
 
@@ -99,8 +99,8 @@ void Negotiator::ExecutePredicted() {
 }
 
 // The next prediction may include something that this rank has already announced to the
-// coordinator, together with new requests: it will not vote, and no other rank should wait for its
-// vote.
+// coordinator, together with new requests: then this rank will not vote, and no other rank should
+// wait for its vote.
 void Negotiator::RejectOutstanding() {
   if (state_->ok() && pending_->AnyOutstanding(bypass_.expected())) bypass_.End();
 }

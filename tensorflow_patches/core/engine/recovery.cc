@@ -38,7 +38,8 @@ Status Recovery::MapToCurrentGroup(Request* request) {
   return Status();
 }
 
-// Failing it on this rank only would let it match the others' next broadcast of that name.
+// If this request failed on this rank only, this rank's next broadcast of that name would match the
+// others' pending one.
 Status Recovery::FailOrphanedBroadcast(Request* request, uint64_t group) {
   const auto root = static_cast<size_t>(request->signature.root);
   if (!state_->ok()) {  // the regrouping, if there is one, learns of it
@@ -138,7 +139,8 @@ std::string Recovery::ReasonToStop(const Regrouping& regrouping) const {
   for (const Report& report : regrouping.reports) {
     const bool orphaned = std::any_of(report.roots.begin(), report.roots.end(),
                                       [&](int32_t root) { return regrouping.NewRank(root) < 0; });
-    // Failing it on some ranks only would let it match the others' next broadcast of that name.
+    // If the request failed on some ranks only, their next broadcast of that name would match the
+    // others' pending one.
     if (orphaned) return "only it had the data for the others";
     if (!report.needs_all.empty()) return report.needs_all;
   }

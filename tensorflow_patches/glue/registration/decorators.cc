@@ -27,7 +27,7 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::kernel_factory::OpKernelFactory;
 
 std::string SparseReason(const tensorflow::NodeDef& node) {
-  return "sparse gradients are not averaged over ranks inside compiled functions, and '" +
+  return "cannot average this sparse gradient over ranks inside a compiled function: '" +
          node.name() + "' (" + node.op() +
          ") would train each rank's rows on its own. Drop jit_compile=True, make the gradient "
          "dense with tf.convert_to_tensor(gradient), or run with TF_MPI_ENABLE=0";
@@ -57,9 +57,8 @@ bool IsCompiled(const OpKernelConstruction& construction) {
   return IsOn(construction, kXlaCpu) || IsOn(construction, kXlaGpu);
 }
 
-// The argument of a maker: it takes the stock kernel if it returns a kernel of its own, and leaves
-// it if it returns null.
 using Stock = std::unique_ptr<OpKernel>;
+// Either returns a kernel that wraps or replaces `stock`, or returns null and leaves `stock` alone.
 using Maker = OpKernel* (*)(OpKernelConstruction* construction, Stock& stock);
 
 const ApplyOp& ApplyOpOf(const OpKernelConstruction& construction) {

@@ -1,6 +1,6 @@
 // The safety net of the decorated kernels: at the first Apply of a variable, rank 0's value becomes
 // every rank's, including slots, if nothing has synchronized it before (a raw op, or an eager
-// variable created inside its first tape).
+// variable created inside or after the first tape).
 //
 // One object per execution of a kernel, which creates and uses it on an inter-op thread; Write runs
 // on TensorFlow's runner. A large table is received in place, without a second copy.
@@ -29,13 +29,12 @@ inline constexpr char kOfSession[] = "*";
 // else the op's colocation, which optimizers set; else the input node.
 std::string RefVariableName(const tensorflow::NodeDef& node);
 
-// The key, in this process, of the variable or slot in a state input; `ref_variable` is its name if
-// it is a ref.
+// Whether an input is a state input, the variable or a slot: any ref or resource input of an Apply
+// op.
+bool IsState(tensorflow::OpKernelContext* context, int input);
+// The key, in this process, of a state input; `ref_variable` is the variable's name if it is a ref.
 std::string StateKey(tensorflow::OpKernelContext* context, int input,
                      const std::string& ref_variable);
-
-// The variable and its slots: every ref or resource input of an Apply op.
-bool IsState(tensorflow::OpKernelContext* context, int input);
 // The value of a state input, which shares the variable's memory; false if it has none.
 bool ReadState(tensorflow::OpKernelContext* context, int input, tensorflow::Tensor* value);
 

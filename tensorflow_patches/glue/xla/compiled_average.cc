@@ -55,8 +55,10 @@ absl::Status CheckStatic(const std::string& name, const xla::Shape& shape) {
 struct Call {
   std::vector<std::string> names;  // of each gradient
   std::vector<XlaOp> tensors;
-  std::vector<int64_t> rows;  // of this rank, by sparse gradient; the rest is unused capacity
-  int64_t every_row = 0;      // a Duplicates
+  // This rank's number of rows, per sparse gradient; an operand has more (its capacity: room for
+  // the rows of all ranks).
+  std::vector<int64_t> rows;
+  int64_t every_row = 0;  // a value of enum Duplicates
 
   size_t of_slices() const { return 2 * rows.size(); }
   const std::string& NameOf(size_t tensor) const {
@@ -66,7 +68,7 @@ struct Call {
 
 // If a function's shapes are unknown when it is traced, the number of this rank's rows is unknown,
 // too: it is derived from the capacity of the operand, which python/_src/average/compiled.py
-// computes from the rows in the same way as RowsForCapacity.
+// computes from the rows; RowsForCapacity inverts that.
 constexpr int64_t kFromCapacity = -1;
 
 int64_t RowsForCapacity(int64_t capacity, int64_t ranks) {
@@ -95,7 +97,7 @@ absl::StatusOr<std::vector<xla::Shape>> RowsFirst(xla::XlaBuilder* builder, cons
 }
 
 // `values` with zeros in the rows from `found` on. A separate call: code that does not need the
-// zeros uses `written` instead, and XLA removes a call whose result is unused.
+// zeros uses Averages::Rows::written, and XLA removes a call whose result is unused.
 XlaOp EmitRest(xla::XlaBuilder* builder, XlaOp values, const xla::Shape& shape, XlaOp found) {
   return xla::CustomCallWithLayout(builder, std::string(kCompiledRest), {values, found}, shape,
                                    {shape, xla::ShapeUtil::MakeShape(xla::S64, {1})}, /*opaque=*/"",

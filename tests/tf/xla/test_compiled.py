@@ -25,7 +25,7 @@ CASES = (
 ERRORS = {
     "integers": "the average of 't (compiled)' is int32; only floating and complex tensors can be",
     "dynamic": "Error: 'some (compiled)' has a dynamic shape inside a compiled cluster, where",
-    "inside": "UnimplementedError: sparse gradients are not averaged over ranks inside compiled",
+    "inside": "UnimplementedError: cannot average this sparse gradient over ranks inside a",
     "outside": "was traced to average a sparse gradient in a compiled function, but runs outside",
 }
 

@@ -18,7 +18,8 @@ constexpr std::chrono::microseconds kSpin{30};
 constexpr std::chrono::milliseconds kLongestWait{50};
 // As above, if the ranks continue after deaths.
 constexpr std::chrono::milliseconds kLongestShrinkWait{5};
-// Reduced, then copied for the peers while still in the first-level cache.
+// Bytes that are reduced before they are copied for the peers, so that they are still in the L1
+// cache.
 constexpr size_t kReducedAtOnce = size_t{8} << 10;
 
 }  // namespace
@@ -51,8 +52,8 @@ struct NodeCollectives::Shares {
   size_t Offset(int rank, uint64_t chunk) const { return Start(rank, chunk) * element; }
   size_t InSlot(int rank) const { return rank * block; }
 
-  // Copies this rank's part of the other ranks' shares of a chunk into its slot. `number`: of the
-  // chunk, over all operations.
+  // Copies this rank's values for the other ranks' shares of a chunk into its slot. `number`: the
+  // chunk's number, counted over all operations.
   void PutOthers(ChunkWriter::Copy copy, const char* from, uint64_t chunk, uint64_t number) const {
     const NodeMemory& memory = node.memory_;
     char* const slot = memory.slot(memory.rank(), number);
@@ -65,7 +66,7 @@ struct NodeCollectives::Shares {
     const NodeMemory& memory = node.memory_;
     return Bytes(memory.rank(), chunk) * static_cast<size_t>(memory.ranks() - 1);
   }
-  // Finds each rank's part of this rank's share.
+  // Finds each rank's values for this rank's share.
   void FindMine(const char* from, uint64_t chunk, uint64_t number,
                 std::vector<const void*>* sources) const {
     const NodeMemory& memory = node.memory_;
@@ -111,9 +112,9 @@ bool NodeCollectives::AllPeersPast(Counter counter, uint64_t chunks) const {
   return true;
 }
 
-// Executes every stage of every chunk as soon as possible; of several, the oldest chunk first,
-// which is still in the cache. `reduces`: what is taken was produced by a peer after all had put
-// their parts.
+// Executes every stage of every chunk as soon as possible: put, reduce, take. If several are
+// possible, the oldest chunk goes first, because it is still in the cache. `reduces`: there is a
+// reduce stage, so `take` waits for the peers' `reduced` rather than their `put`.
 template <typename Put, typename Reduce, typename Take>
 Status NodeCollectives::Run(uint64_t chunks, bool reduces, const Put& put, const Reduce& reduce,
                             const Take& take, TimePoint deadline) {
@@ -160,7 +161,7 @@ Status NodeCollectives::Run(uint64_t chunks, bool reduces, const Put& put, const
     }
   }
   base_ += chunks;
-  // Also for ranks whose operation skips a stage: a rank that waits there must not wait for it.
+  // Counters include the chunks of operations that skip their stage.
   mine.put.store(base_, std::memory_order_release);
   mine.reduced.store(base_, std::memory_order_release);
   return Status();

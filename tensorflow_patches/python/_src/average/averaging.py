@@ -15,14 +15,17 @@ from tensorflow.mpi._src.average import carrier, compiled, scope
 from tensorflow.mpi._src.runtime import c_api, group
 
 # TensorFlow's executor schedules a closure for each op that follows an asynchronous op, but runs
-# cheap ops that follow this one inline.
+# cheap ops inline if they follow a synchronous op. So an average with at least this many results is
+# followed by an identity op.
 _FAN_OUT = 8
 
 
 def average(
     tensors: Sequence[Any], names: Sequence[str], label: str, weight: Any = None
 ) -> list[Any]:
-    """The averages over all ranks of `weight * tensor`, in as few operations as overlap allows.
+    """The averages over all ranks of `weight * tensor`.
+
+    In few operations, but enough to overlap communication with the backward pass.
 
     Args:
       tensors: dense tensors or variables of floating or complex dtypes; the same number, dtypes and
@@ -156,7 +159,7 @@ def average_slices(
 ) -> Any:
     """The average over all ranks of `weight * slices`, a sparse gradient, row by row.
 
-    It is the gradient of the whole batch, with the duplicates of each row summed.
+    It is the gradient of the whole batch, with duplicates summed unless `every_row`.
 
     Args:
       slices: tf.IndexedSlices, values [n, ...] of a floating or complex dtype, indices [n] int32 or
@@ -170,9 +173,9 @@ def average_slices(
     Returns:
       tf.IndexedSlices, values [m, ...], indices [m], the same on all ranks: each index once, or
       with every_row the rows of all ranks, in the order of ranks. On one rank, `slices` itself. In
-      a compiled function, whose shapes are static, rows of 0 with the index -1 may follow, which
-      compiled scatters skip; or, without every_row, a dense tensor, if that moves fewer bytes or
-      the number of rows is not static.
+      a compiled function, whose shapes are static: either IndexedSlices that may end with zero rows
+      of index -1, which compiled scatters skip; or, without every_row, a dense tensor, if that
+      moves fewer bytes or the number of rows is not static.
 
     Raises:
       As `average`.
@@ -217,7 +220,7 @@ def on_values(function: Callable[[Any], Any], gradient: Any) -> Any:
 
 
 def of_table(gradient: Any, variable: Any) -> Any:
-    """A sparse gradient with the rows of `variable`: one process ignores its dense_shape."""
+    """The gradient, with a wrong dense_shape replaced; stock TensorFlow ignores dense_shape."""
     from tensorflow.python.framework import dtypes, indexed_slices, ops, tensor_shape
 
     if not isinstance(gradient, indexed_slices.IndexedSlices) or gradient.dense_shape is None:
@@ -300,9 +303,9 @@ def average_all(
 ) -> list[Any]:
     """The averages of gradients (tensors and tf.IndexedSlices), with this thread's weight.
 
-    Dense gradients share an operation, and each sparse gradient has its own. In a compiled function
-    all share one, and in a replicated step, too, as the ranks' rows have the same indices. See
-    `average` and `average_slices`.
+    Dense gradients are averaged together, each sparse gradient by itself. In a compiled function
+    all share one call; in a replicated step (scope.replicated_step) sparse values are averaged like
+    dense ones, because the ranks' rows have the same indices. See `average` and `average_slices`.
     """
     from tensorflow.python.framework import indexed_slices
 

@@ -33,14 +33,14 @@ from tensorflow.mpi._src.runtime import group, log
 
 
 class Step(NamedTuple):
-    """A map, or a prefetch behind one, that is delayed until after the selection.
+    """A map, or a prefetch that follows one, that is delayed until after the selection.
 
     Attributes:
       dataset: the script's dataset, whose options (parallelism, prefetch) it takes over.
-      function: maps an element.
+      function: maps an element; None for a prefetch.
       path: the part of an element that it maps: for each enclosing zip, the zipped structure and
         the index in it.
-      shared: the script's transformations that it replaces.
+      shared: the script's transformations whose work this step divides among the ranks.
     """
 
     dataset: Any
@@ -69,7 +69,7 @@ class Wall(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The walls that were found, and the transformations applied to this rank's samples only."""
+    """The walls that were found, and the transformations whose work is divided among the ranks."""
 
     walls: list[Wall]
     shared: list[Any]
@@ -316,7 +316,7 @@ def _cached_rows(cache: Any, found: Found) -> Any:
 def _delayed_cache(cache: Any, found: Found) -> Delayed:
     """A cache of undecoded samples with indices, and a table of the samples that were decoded.
 
-    A shuffle behind the cache decides which samples a rank has in an epoch.
+    A shuffle that follows the cache decides which samples a rank has in an epoch.
     """
     delayed = _replacement_of(cache, found, _numbered)
     if delayed is None:

@@ -1,10 +1,11 @@
-"""How a rank that writes no files waits for rank 0's save: matched by path, otherwise by order.
+"""How a rank that writes no files waits for the save of rank 0 that matches its own.
 
 A rank that saves a path for the k-th time waits until rank 0 has posted it k times, or has posted a
 path that differs only in tempfile's random names and the process number (names.py). If rank 0
-continues without such a save, its next unmatched save of the same kind is taken as this one, under
-another name. Rank 0 has continued if it waits for this rank in an exchange, has left the callbacks
-in which both were, or has ended. So a wait ends at the latest when rank 0 needs this rank.
+continues without such a save, its most similarly named and, among equals, earliest unmatched save
+of the same kind is taken as this one, under another name. Rank 0 has continued if it waits for this
+rank in an exchange, has left the callbacks in which both were, or has ended. So a wait ends at the
+latest when rank 0 needs this rank.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ BY_ITS_CLOCK = "clock"  # the kind of saves that no other rank waits for
 _RANK_0_WAITS = "rank 0 waits"  # posted by core/agreement/coordinator.h
 
 _POLL_SECONDS = (0.001, 0.02)  # the first sleep of a wait, and the longest
-# Posts of _RANK_0_WAITS, one per 0.2 s, after which rank 0 waits for a request of this rank ...
+# After this many posts of _RANK_0_WAITS, one per 0.2 s, rank 0 is taken to need a request of this
+# rank ...
 _MAX_BUSY_POSTS = 2
-_MAX_IDLE_POSTS = 25  # ... and is not about to save
+_MAX_IDLE_POSTS = 25  # ... and not to save any more
 
 _SHARED_SECONDS = 5.0  # a network file system may take this long to show a new file
 _not_shared: set[str] = set()  # folders
@@ -101,7 +103,7 @@ class _Wait:
         self.kind, self.path, self.place = kind, path, place
         self.rank_0_path, self.pattern = names.of_rank_0(path), names.pattern(path, short=True)
         self.rank_0_waits_before = self.rank_0_waits_at_miss = _posted(_RANK_0_WAITS)
-        self.missed = int(c_api.load().tfmpi_missed())
+        self.missed = int(c_api.load().tfmpi_missed())  # averages that the others made without it
         self.rank_0_continued = False
         self.seen = ""  # from rank 0's save, once found
         with _lock:
@@ -110,7 +112,7 @@ class _Wait:
 
     def is_over(self) -> bool:
         """Whether rank 0 has done this save; raises if it never will."""
-        # Read these first, because they are posted last.
+        # Read these before the saves, because rank 0 posts them after its saves.
         ended = _posted(_ENDED) > 0
         left = self.place is not None and _posted(_LEFT + self.place) > 0
         rank_0_waits = _posted(_RANK_0_WAITS)
@@ -157,7 +159,8 @@ class _Wait:
         return next((number for number in candidates if number not in _matched), None)
 
     def _by_order(self) -> int | None:
-        """The index of the save of rank 0 that matches this one by kind and order; under _lock.
+        """The index of rank 0's most similarly named, among equals earliest, unmatched save of the
+        same kind; under _lock.
 
         Never one before a save that is already matched: rank 0 made such saves alone.
         """

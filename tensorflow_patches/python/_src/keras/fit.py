@@ -54,7 +54,7 @@ class _Fit:
 
 
 def fit_begins(callbacks: Any) -> None:
-    """Called after every callback's on_train_begin, and so after BackupAndRestore."""
+    """Called once, after the on_train_begin of all callbacks, including BackupAndRestore's."""
     if calls.innermost() is None:
         return  # the script drives its callbacks itself
     own_updates.mark_checked()
@@ -84,7 +84,8 @@ def _meet(label: str, model: Any, flags: Any = None) -> list[Any]:
 
 
 def _reads(callbacks: Any, step: str) -> bool:
-    """Whether a callback may read the logs of a batch; a progress bar shows rank 0's."""
+    """Whether a callback may read the logs of a batch. A progress bar does not count: it shows rank
+    0's logs."""
     hooks_of_step = _READ_HOOKS[step]
     return any(adapters.may_read_logs(one, hooks_of_step) for one in callbacks.callbacks)
 
@@ -206,7 +207,7 @@ def _check_averaged(fit: _Fit, model: Any) -> None:
 
 
 def epoch_ends(callbacks: Any) -> None:
-    """Called after every callback's on_epoch_end."""
+    """Called once per epoch, after the on_epoch_end of all callbacks."""
     fit: _Fit | None = callbacks.__dict__.get("_tf_mpi_fit")
     if fit is not None:
         _agree_on_stop(f"{fit.name} epoch", callbacks.model)
@@ -240,7 +241,8 @@ def _call_begins(label: str, model: Any, flags: Any = None) -> list[Any]:
 
 
 def call_ends(callbacks: Any) -> None:
-    """At the end of evaluate and predict: reports variables that the first step has built."""
+    """At the end of evaluate and predict: raises if the first step has built different variables on
+    the ranks."""
     call = calls.innermost()
     if call is None or not call.unbuilt:
         return

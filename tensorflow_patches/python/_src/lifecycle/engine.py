@@ -18,12 +18,14 @@ from tensorflow.mpi._src.runtime import c_api, group, hooks, log
 _NCCL = "libnccl.so.2"
 # How long a rank that stops with an error waits until rank 0 has received the error.
 _REPORT_FAILURE_SECONDS = 5.0
-# How long its communication thread, which a dead rank may block, may then take to stop.
+# How long the communication thread of such a rank, which a dead rank may block, may take to stop
+# after that.
 _STOP_THREAD_SECONDS = 15.0
-# How long the interpreter may be idle at its exit before it is stopped: after a failure, otherwise.
+# How long the interpreter's exit may make no progress, using no processor time, before the process
+# ends: _FAILED_EXIT_SECONDS after a failure, _EXIT_SECONDS otherwise.
 _FAILED_EXIT_SECONDS = 2.0
 _EXIT_SECONDS = 15.0
-# The timeout of the first exchange after MPI_Init.
+# The longest timeout of the first exchange after MPI_Init.
 _ROLL_CALL_SECONDS = 120.0
 
 _pid = 0
@@ -205,7 +207,7 @@ def _nccl_library() -> str:
 
 
 def _roll_call_seconds() -> float:
-    """The timeout of the roll call, which is fast: after MPI_Init all ranks are there."""
+    """The timeout of the roll call; short, because after MPI_Init all ranks are running."""
     timeout = float(config.get("TF_MPI_STALL_TIMEOUT"))
     return min(timeout, _ROLL_CALL_SECONDS) if timeout else _ROLL_CALL_SECONDS
 
