@@ -30,7 +30,7 @@ def tensor(rank: int, dtype: str = "float32", size: int = 4) -> Any:
 
 
 if MODE != "load":
-    from tensorflow.mpi._src.average import averaging
+    from tensorflow.mpi._src.average import averaging, carrier
     from tensorflow.mpi._src.runtime import c_api
 
     RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
@@ -185,6 +185,13 @@ def errors() -> dict[str, str]:
     def function_of(*tensors: Any) -> Any:
         return tf.function(lambda: average(list(tensors), "errors"))()
 
+    def marked(names: list[str], weight: Any = 1.0, **more: Any) -> str:
+        """An average of one tensor, as a damaged graph may contain it."""
+        made = lambda: carrier.marked_identity(  # noqa: E731
+            [tf.ones([2])], names, "errors", tf.constant(weight), **more
+        )
+        return outcome(lambda: tf.function(made)())
+
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([4, 2]))
     one = tf.ones([2])
     return {
@@ -196,6 +203,10 @@ def errors() -> dict[str, str]:
         "names": outcome(lambda: averaging.average([one], [], "errors")),
         "weight": outcome(lambda: average([one], "errors", tf.constant(-1.0))),
         "none": outcome(lambda: average([], "errors")),
+        "no names": marked([]),
+        "two names": marked(["a", "b"]),
+        "two weights": marked(["a"], weight=[1.0, 1.0]),
+        "no indices": marked(["a"], **{carrier.TABLE_ROWS: {"i": 4}}),
         "good": outcome(lambda: average([one], "errors")),
     }
 

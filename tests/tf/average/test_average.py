@@ -91,6 +91,10 @@ def test_errors_name_the_tensor(ranks):
         "names": ["ValueError", "'errors' averages 1 tensors under 0 names"],
         "weight": ["InvalidArgumentError", "weight of 'tensor 0 (errors)'", "is -1"],
         "none": ["ok"],
+        "no names": ["InvalidArgumentError", "an average op lacks its attributes"],
+        "two names": ["InvalidArgumentError", "has 2 names for 1 tensors"],
+        "two weights": ["InvalidArgumentError", "an average is not a float32 scalar"],
+        "no indices": ["InvalidArgumentError", "has one name, values, indices and a weight"],
         "good": ["ok"],
     }
     for rank in ranks:
