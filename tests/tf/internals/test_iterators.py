@@ -18,6 +18,7 @@ def test_iterators_end_at_once_with_averaging_on(launch, scripts):
 
 
 @pytest.mark.full
+@pytest.mark.alone
 def test_iterators_end_late_with_averaging_off(launch, scripts):
     env = {"TF_MPI_ENABLE": "0"}
     (process,) = launch(scripts / "iterators.py", np=0, env=env).check().results
