@@ -7,7 +7,8 @@ import json
 import types
 from typing import Any
 
-import tensorflow as tf  # noqa: F401 (before tensorflow.mpi)
+import keras  # first, so that it imports TensorFlow while half of its own modules are loaded
+import tensorflow as tf
 from tensorflow.mpi._src.interpose import hooking, replacement_table
 from tensorflow.mpi._src.interpose.replacement_table import How
 
@@ -57,7 +58,11 @@ for target in ("keras.src.gone:Loss", "keras.src.losses.loss:Gone|Lost"):
 hooking.LAST_TESTED["tf_keras"] = "2.15.9"
 import tf_keras  # noqa: E402, F401
 
+model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(tf.ones([4, 2]), tf.ones([4, 1]), verbose=0)
 facts = {
+    "weights": model.get_weights()[0].tolist(),
     "wrapped": [Trainer().fit(), Trainer.fit.__doc__],
     "said": said,
     "by either name": by_either_name,

@@ -45,7 +45,7 @@ def test_our_libraries_do_not_need_cuda(library) -> None:
 
 
 def test_without_a_gpu_no_cuda_library_is_loaded(launch, scripts) -> None:
-    run = launch(scripts / "cuda_free.py", np=2).check()
+    run = launch(scripts / "cuda_free.py", np=2, pooled=True).check()
     for rank in run.results:
         assert rank["ranks"] == 2 and rank["losses"] == run.results[0]["losses"]
         assert any("libtensorflow_mpi.so" in name for name in rank["mapped"])

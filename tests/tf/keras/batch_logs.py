@@ -112,8 +112,9 @@ found: dict[str, Any] = {}
 for name in ways:
     way, _, alone = name.partition(", ")
     looks, other = Looks(way, 1 if alone else None), Looks("never")
-    with contextlib.suppress(KeyError):
-        train(other, Looks("raises"))
+    if name == ways[0]:
+        with contextlib.suppress(KeyError):
+            train(other, Looks("raises"))
     looks.async_safe = way == "apart"  # Keras 3 then runs it on a separate thread
     other.async_safe = looks.async_safe
     train(other, looks)

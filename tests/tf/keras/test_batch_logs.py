@@ -20,7 +20,11 @@ MORE = (*SOME, "outputs", "spread", "whole", "keeps", "seldom, one rank", "sprea
 def test_logs_that_are_read_cover_all_ranks(launch, scripts, ranks, keras, ways):
     plain = sorted({way.partition(", ")[0] for way in ways})
     one = reference(scripts / SCRIPT, args=[keras, *plain])[0]
-    ranks = launch(scripts / SCRIPT, args=[keras, *ways], np=ranks, timeout=120).check().results
+    ranks = (
+        launch(scripts / SCRIPT, args=[keras, *ways], np=ranks, timeout=120, pooled=True)
+        .check()
+        .results
+    )
     for way in ways:
         for rank, result in enumerate(ranks):
             name, _, alone = way.partition(", ")

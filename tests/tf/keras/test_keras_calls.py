@@ -28,7 +28,9 @@ def alone(launch, scripts, package) -> dict[str, Any]:
 
 @pytest.fixture(scope="module", params=[2, full(3)])
 def run(request, launch, scripts, package) -> Any:
-    return launch(scripts / SCRIPT, np=request.param, args=[package], timeout=200).check()
+    return launch(
+        scripts / SCRIPT, np=request.param, args=[package], timeout=200, pooled=True
+    ).check()
 
 
 @pytest.mark.parametrize("case", ["evaluated", "predicted"])

@@ -25,7 +25,7 @@ def alone(launch, scripts) -> dict[str, Any]:
 
 @pytest.fixture(scope="module", params=[2, full(3)])
 def run(request, launch, scripts) -> LaunchResult:
-    return launch(scripts / SCRIPT, np=request.param, timeout=200).check()
+    return launch(scripts / SCRIPT, np=request.param, timeout=200, pooled=True).check()
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_moments_may_be_computed_per_rank(alone, launch, scripts):
             ],
         ),
         ("tampered", ["weight 'kernel' of rank 1", "on one rank only", "broadcast_variables"]),
-        ("poisoned", ["weight 'kernel' is NaN on rank 0 where it is a number on rank 1"]),
+        full("poisoned", ["weight 'kernel' is NaN on rank 0 where it is a number on rank 1"]),
     ],
 )
 def test_programs_that_would_train_different_models_stop(launch, scripts, case, words):

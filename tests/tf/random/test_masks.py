@@ -115,7 +115,7 @@ def test_draws_in_a_loop_over_divided_data_equal_one_process(scripts, where: str
     """
     env = {"TF_MPI_SHARD": "dataset"} if where == "loop" else None
     draws = [draw for draw in QUICK if draw not in NOT_FIRST]
-    check(scripts, 2, (where, "graph", *draws), env=env)
+    check(scripts, 2, (where, "graph", *draws), env=env, pooled=where == "shard")
 
 
 @pytest.mark.full
