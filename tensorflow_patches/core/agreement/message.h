@@ -1,8 +1,8 @@
 // The messages between ranks: ready lists to the coordinator, response lists from it.
 //
 // Plain data and its encoding. Encode and Decode are pure functions; Decode returns false for bytes
-// that Encode did not produce. Both ends run the same build (glue/runtime/runtime.cc compares the
-// builds at start), so the encoding has no version.
+// that Encode did not produce. Both ends run the same build (core/transport/roll_call.h compares
+// the builds at start), so the encoding has no version.
 
 #ifndef TFMPI_CORE_AGREEMENT_MESSAGE_H_
 #define TFMPI_CORE_AGREEMENT_MESSAGE_H_

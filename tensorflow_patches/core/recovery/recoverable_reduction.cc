@@ -101,7 +101,8 @@ Status RecoverableReduction::Collect(const Response& response,
 
 Status RecoverableReduction::Factors(const std::vector<FusionEntry>& entries, int contributors,
                                      TimePoint deadline, std::vector<double>* factors) {
-  // Correct weights differ by rounding errors only; then the average keeps every bit.
+  // The sum of correct weights differs from `contributors` by rounding errors only; then the
+  // factor stays 1, and the average keeps every bit.
   constexpr double kWeightTolerance = 1e-5;
   factors->assign(entries.size(), 1.0);
   if (!divides_by_weights_) return Status();

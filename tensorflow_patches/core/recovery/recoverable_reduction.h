@@ -18,7 +18,7 @@ namespace tfmpi {
 
 class RecoverableReduction {
  public:
-  // It outlives it.
+  // `transport` outlives this object.
   explicit RecoverableReduction(Transport* transport) : transport_(transport) {}
 
   // What has been executed in this group.

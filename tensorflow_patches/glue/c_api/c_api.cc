@@ -53,7 +53,7 @@ int32_t Report(const Status& status, char* error) {
 struct TfMpiOperation {
   std::mutex mutex;
   std::condition_variable ended_changed;
-  bool ended = false;  // guarded by mutex, as status
+  bool ended = false;  // guarded by mutex, as is status
   Status status;
   tfmpi::Ticket ticket = 0;
   struct Free {

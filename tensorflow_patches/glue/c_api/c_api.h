@@ -47,7 +47,7 @@ TFMPI_API void tfmpi_start_waits_for(char* out, int32_t bytes);
 TFMPI_API int32_t tfmpi_join(char* error);
 // Tells the other ranks that this one stops; waits up to `seconds`.
 TFMPI_API void tfmpi_leave(const char* reason, double seconds);
-// LimitInterpreterEnd of runtime/interpreter_end.h, after one of the two.
+// LimitInterpreterEnd of runtime/interpreter_end.h, after tfmpi_join or tfmpi_leave.
 TFMPI_API void tfmpi_limit_end(int32_t code, double seconds, const char* line);
 
 // core/base/sizes.h: kOpBytes, kOwnOpBytes

@@ -66,7 +66,7 @@ REGISTER_OP("TfMpiAllgather")
     .Input("tensor_name: string")
     .Output("gathered: T")
     .Attr(kAnything)
-    .Attr("of_data: bool = false")  // a data set's: the training thread may not wait for it
+    .Attr("of_data: bool = false")  // of a dataset: submitted ahead of its use
     .Attr(kOfSomeRanks)
     .Attr(kHorovods)
     .SetIsStateful()

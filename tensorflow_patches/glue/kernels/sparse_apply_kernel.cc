@@ -53,7 +53,7 @@ class SparseApplyKernel::Step {
   std::unique_ptr<RequestGroup> NewGroup() const;
   const Tensor& values() const;
   const Tensor& indices() const;
-  // On a GPU the rows pass through the host, which must decide by their indices.
+  // On a GPU this copies the rows back: they pass through the host, which reads their indices.
   void OnAveraged(const absl::Status& status);
   void Update(const absl::Status& status);
   // Runs the stock kernel, in blocks of rows.

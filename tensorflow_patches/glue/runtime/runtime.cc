@@ -99,8 +99,8 @@ Status StartRuntime(const RuntimeOptions& options) {
     return Status(Code::kInvalidArgument,
                   "the library of this wheel does not know an extra in '" + options.extras + "'");
   }
-  // A divided update is one operation of all ranks in several requests, which could not be
-  // repeated.
+  // A divided update takes several requests, between which each rank has updated only its own rows,
+  // so it could not be repeated after a death.
   if (options.engine.shrink_on_fault) extras.divided_updates = false;
   SetExtras(extras);
   std::unique_ptr<Transport> transport;

@@ -2,7 +2,7 @@
 //
 // In chunks, through a ring of slots of pinned memory: while one chunk is exchanged, later ones are
 // on the way from the GPU and earlier ones on the way back. The submitter's stream never waits for
-// the host, nor the host for that stream: each waits for an event of the other.
+// the host, nor the host for that stream: they wait for events of the other two streams.
 //
 //   submitter's stream   ... gradient | ready ............................ wait | optimizer ...
 //   fetching stream            wait ready | copy | fetched

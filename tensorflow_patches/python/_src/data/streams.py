@@ -216,8 +216,8 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
 def _packed(dataset: Any, has_effects: bool) -> Any:
     """Elements as vectors, read ahead.
 
-    Python functions of the script are not run ahead: an element that a generator yields too early
-    is lost for code that continues with it.
+    Not if Python functions of the script make them: an element that a generator yields too early
+    is lost for code that continues with it, so feeds.py reads these one batch ahead only.
     """
     spec = dataset.element_spec
     if has_effects:

@@ -1,7 +1,7 @@
 """Paths that differ by rank: makes rank 0's file available under another rank's path.
 
 A path that contains a temporary folder, a process number or the time is different on each rank.
-Once the ranks' saves have been matched by their order (waits.py), reads of this rank's path return
+Once waits.py has matched the ranks' saves, reads of this rank's path return
 rank 0's file until the process exits. That works by a hard link, which TensorFlow, Keras and the
 script's own open() can read. A symbolic link would not do: if a script renames a saved file, the
 link would dangle in the place of rank 0's file. The links are removed when the rank ends, so the

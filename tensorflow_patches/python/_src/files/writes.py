@@ -269,8 +269,8 @@ def _warn_of_shared_changes() -> None:
 
 
 def locking(lock: Any) -> Any:
-    """Wraps a lock function: a lock belongs to a file, not to a name, so locking a new file makes
-    it the one at the path, which all ranks share."""
+    """Wraps a lock function: a lock belongs to a file, not to a name, so before a new
+    file is locked, its descriptor is switched to the file at the path, which all ranks share."""
 
     def locks(file: Any, *args: Any, **kwargs: Any) -> Any:
         number = file if isinstance(file, int) else file.fileno()

@@ -336,7 +336,7 @@ def _not_means(look: Look) -> list[str]:
 
 
 def _judge_states(step: Step, part: batch.Part, look: Look, graph: Any, own_rows: bool) -> None:
-    """Analyzes state: what is kept of samples must be kept of the whole batch.
+    """Analyzes state: a kept value that depends on samples must be that of the whole batch.
 
     Args:
       own_rows: each rank has its own batches, so a state with one row per sample may be its own.
