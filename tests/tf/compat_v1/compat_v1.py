@@ -1,5 +1,7 @@
 """compat.v1 optimizers through compute_gradients: prints variables and counts by case.
 
+Arguments: names of cases, default all.
+
 Each rank has its part of every batch; as a plain process it is the reference, on the whole batch.
 With TEST_UNSYNCHRONISED ranks take their part and average nothing: the control.
 """
@@ -7,6 +9,7 @@ With TEST_UNSYNCHRONISED ranks take their part and average nothing: the control.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -242,8 +245,8 @@ def sparse() -> str:
 def main() -> None:
     single_threaded_ops(inter_op=2)
     printed: dict[str, Any] = {}
-    for name, case in CASES.items():
-        printed[name] = case()
+    for name in sys.argv[1:] or CASES:
+        printed[name] = CASES[name]()
         values = printed[name]["values"]
         printed[name]["values"] = {key: encode(value) for key, value in values.items()}
     result({"cases": printed, "sparse": sparse(), "tensor": gradient_of_a_tensor()})

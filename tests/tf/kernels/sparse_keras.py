@@ -107,6 +107,10 @@ def alike_cases(run: Any, make: functools.partial[Any]) -> dict[str, Callable[[]
     }
 
 
+# One case of each way to run, of parts and of whole batches, and a norm of rows.
+QUICK = ("Nesterov", "Adam eager", "Adam compiled", "clipped compiled", "Adam by batches")
+
+
 def more_keras_cases() -> dict[str, Callable[[], dict[str, Any]]]:
     found: dict[str, Callable[[], dict[str, Any]]] = {}
     for name in ("Adadelta", "Adagrad", "Adamax", "AdamW", "Ftrl", "Lion", "Nadam", "RMSprop"):
@@ -144,6 +148,7 @@ def tf_keras_cases() -> dict[str, Callable[[], dict[str, Any]]]:
 def main() -> None:
     single_threaded_ops()
     kinds = {"keras": keras_cases, "more": more_keras_cases, "tf_keras": tf_keras_cases}
+    kinds["quick"] = lambda: {name: keras_cases()[name] for name in QUICK}
     result({name: case() for name, case in kinds[sys.argv[1]]().items()})
 
 

@@ -55,7 +55,8 @@ def test_every_compat_v1_optimizer_equals_one_process(launch, scripts, v1_alone)
 
 
 @pytest.mark.parametrize(
-    "kind, size", [("keras", 2), full("tf_keras", 2), full("more", 2), full("keras", 3)]
+    "kind, size",
+    [("quick", 2), full("keras", 2), full("tf_keras", 2), full("more", 2), full("keras", 3)],
 )
 def test_an_embedding_of_keras_equals_one_process(launch, scripts, kind, size):
     """The gradients also stay sparse, even in compiled steps."""
