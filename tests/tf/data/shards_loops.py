@@ -1,7 +1,11 @@
-"""Loops over datasets: with tf.mpi.shard, or unchanged with TF_MPI_SHARD=dataset."""
+"""Loops over datasets: with tf.mpi.shard, or unchanged with TF_MPI_SHARD=dataset.
+
+Arguments: keras, tf_keras, for their metrics and models; default both.
+"""
 
 import gc
 import os
+import sys
 import warnings
 
 import keras
@@ -11,6 +15,7 @@ import tf_keras
 from common import result
 
 warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options")
+KERAS = [api for api in (keras, tf_keras) if api.__name__ in sys.argv[1:] or not sys.argv[1:]]
 WHOLE = tf.data.Dataset.range(23)
 UNKNOWN = WHOLE.filter(lambda number: number >= 0)
 
@@ -263,11 +268,11 @@ found = {
 numbers = seen_in_function().numpy().tolist()
 longest = int(tf.mpi.allreduce(len(numbers), "max"))
 if os.environ["TF_MPI_SHARD"] == "dataset":
-    found["keras"] = [of_keras(keras), of_keras(tf_keras)]
-found["metrics"] = [metrics(keras), metrics(tf_keras)]
-found["own metrics"] = [of_own_classes(keras), of_own_classes(tf_keras)]
-found["functions"] = [of_functions(keras), of_functions(tf_keras)]
-found["largest"] = [of_a_part(keras), of_a_part(tf_keras)]
-found["steps"] = [of_steps(keras), of_steps(tf_keras)]
+    found["keras"] = [of_keras(api) for api in KERAS]
+found["metrics"] = [metrics(api) for api in KERAS]
+found["own metrics"] = [of_own_classes(api) for api in KERAS]
+found["functions"] = [of_functions(api) for api in KERAS]
+found["largest"] = [of_a_part(api) for api in KERAS]
+found["steps"] = [of_steps(api) for api in KERAS]
 found["function"] = [numbers[i : i + 1] for i in range(longest)]
 result(found)

@@ -12,6 +12,7 @@ from tiers import full
 
 SAMPLES = 23
 BATCH = 5
+BOTH = ["keras", "tf_keras"]
 
 
 class Runs(NamedTuple):
@@ -121,6 +122,7 @@ def test_batches_of_unequal_ranks_equal_one_process(launch, scripts, mode, frame
         assert_close(ranks[1][name], alone[name], 1e-5)
 
 
+@pytest.mark.full
 def test_undeclared_parts_are_reported(launch, scripts):
     run = launch(scripts / "shards_own.py", np=2, args=["unsaid", "keras"], timeout=120)
     assert run.returncode != 0
@@ -128,9 +130,12 @@ def test_undeclared_parts_are_reported(launch, scripts):
     assert any(all(word in text for word in words) for text in run.stderr)
 
 
-@pytest.mark.parametrize("mode", [full("auto"), "dataset"])
-def test_custom_loops_see_their_parts(launch, scripts, mode):
-    run = launch(scripts / "shards_loops.py", np=2, env={"TF_MPI_SHARD": mode}, timeout=120)
+@pytest.mark.parametrize(
+    "mode, apis", [("dataset", ["keras"]), *(full(mode, BOTH) for mode in ("auto", "dataset"))]
+)
+def test_custom_loops_see_their_parts(launch, scripts, mode, apis):
+    env = {"TF_MPI_SHARD": mode}
+    run = launch(scripts / "shards_loops.py", np=2, args=apis, env=env, timeout=120)
     said = "Keras metrics cover all ranks once the loop"
     assert [text.count(said) for text in run.stderr] == [1, 0]
     ranks = run.check().results
@@ -140,13 +145,13 @@ def test_custom_loops_see_their_parts(launch, scripts, mode):
     assert [text.count("the metric '") for text in run.stderr] == [2, 0]
     for rank in ranks:
         rank.pop("largest")
-        assert rank.pop("steps") == [0, 0]
+        assert rank.pop("steps") == [0] * len(apis)
         assert (rank.pop("kept"), rank.pop("reduced")) == (5, sum(range(SAMPLES)))
-        assert rank.pop("functions") == [[559, 559, 11.5, 552, 835, 276]] * 2
-        assert rank.pop("own metrics") == [[276, 6, 1, 6, 11.5, 69, 276 + 7]] * 2
+        assert rank.pop("functions") == [[559, 559, 11.5, 552, 835, 276]] * len(apis)
+        assert rank.pop("own metrics") == [[276, 6, 1, 6, 11.5, 69, 276 + 7]] * len(apis)
         for framework in rank.pop("keras", []):
             assert {name for name, off in framework.items() if off > 1e-5} == set()
-        assert rank.pop("metrics") == [[2 * sum(range(SAMPLES)), sum(range(SAMPLES))]] * 2
+        assert rank.pop("metrics") == [[2 * sum(range(SAMPLES)), sum(range(SAMPLES))]] * len(apis)
     for name in ranks[0]:
         assert len({len(rank[name]) for rank in ranks}) == 1, f"{name}: unequal steps"
         seen = sorted(n for rank in ranks for step in rank[name] for n in step)

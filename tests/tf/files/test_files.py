@@ -50,7 +50,7 @@ def files(request, launch, scripts, stock_python, tmp_path_factory) -> Files:
     for directory in both:
         directory.mkdir()
     ranks = launch(script, np=2, args=[*args, both[0]]).check()
-    one = launch(script, np=0, args=[*args, both[1]]).check()
+    one = launch(script, np=0, args=[*args, both[1]], pooled=True).check()
     opening = [stock_python, scripts / "files_open.py", kind, *both]
     read = launch(opening, np=0).check().results[0]
     assert read["stock"] is True
@@ -198,7 +198,7 @@ def test_no_save_waits_after_rank_0s_end(ends):
 def restored(request, launch, scripts, tmp_path_factory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("restored")
     args = [request.param, folder]
-    results = launch(scripts / "files_restore.py", np=2, args=args).check().results
+    results = launch(scripts / "files_restore.py", np=2, args=args, pooled=True).check().results
     # Rank 1's own name for rank 0's folder may refer to it until the process exits.
     assert not (folder / "no backup").exists()
     return results
