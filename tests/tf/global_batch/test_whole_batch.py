@@ -28,7 +28,7 @@ REASONS = (
 
 # What the quick tier trains with: some losses, custom steps and metrics.
 QUICK = (
-    *("root_of_mean", "own_dice", "masked", "valid", "contrastive", "average_loss", "own_sum"),
+    *("root_of_mean", "masked", "contrastive", "average_loss", "own_sum"),
     *("metrics", "outputs", "norms", "masked_norm"),
 )
 COMPILED = (
