@@ -1,6 +1,6 @@
-"""Every dense optimizer op with every dtype of its kernel, 50 steps: prints variables and slots.
+"""Every dense optimizer op with every dtype of its kernel: prints variables and slots.
 
-    optimizer_ops.py ref | resource | function | eager
+    optimizer_ops.py ref | resource | function | eager [STEPS]      default 50 steps
 
 Under a launcher each rank has its part of every batch, and different initial values. As a plain
 process it is the reference on the whole batch. For half and bfloat16, whose sums are rounded, it
@@ -21,8 +21,9 @@ from common import encode, place, result, single_threaded_ops
 from tensorflow.python.framework import kernels, op_def_registry
 
 v1 = tf.compat.v1
-STEPS, BATCH, SHAPE = 50, 8, (4, 3)
+BATCH, SHAPE = 8, (4, 3)
 MODE = sys.argv[1]
+STEPS = int(sys.argv[2]) if sys.argv[2:] else 50
 RANK, SIZE = place()
 NARROW = (tf.float16, tf.bfloat16)
 IN_PARTS = (*NARROW, tf.complex64)
