@@ -295,7 +295,6 @@ void Reduce(const Reduction& reduction, const void* const* sources, int n, size_
   }
 }
 
-// Four independent chains: a single one would mostly wait for its multiplication.
 namespace {
 
 template <typename T>
@@ -338,6 +337,7 @@ void FillNeutral(DataType type, ReduceOp op, void* data, size_t count) {
   }
 }
 
+// Four independent chains: a single one would mostly wait for its multiplication.
 uint64_t Fingerprint(const void* data, size_t bytes) {
   constexpr size_t kLanes = 4;
   constexpr uint64_t kSeed = 0x9e3779b97f4a7c15u;

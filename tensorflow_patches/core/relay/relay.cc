@@ -34,7 +34,7 @@ bool TakeRanks(const std::string& bytes, size_t* at, int size, RankSet* ranks) {
   return true;
 }
 
-// Whether two lists of one entry each have the same name or number.
+// Whether two lists of one entry each, for the same name or number, are equal in all else.
 bool Same(const ReadyList& a, const ReadyList& b) {
   if (!a.ready.empty() && !b.ready.empty()) return true;
   return Encode(a) == Encode(b);

@@ -75,7 +75,7 @@ struct Signature {
 std::string Describe(const Signature& signature);
 // "[3, 4]"
 std::string Describe(const Shape& shape);
-// The size of one tensor in memory, including the extra bytes of its rows.
+// The size of the request's data in memory: all parts, and the extra bytes of rows.
 inline uint64_t Bytes(const Signature& signature) {
   const int64_t rows = signature.shape.empty() ? 0 : signature.shape[0];
   return static_cast<uint64_t>(NumElements(signature.shape)) * SizeOf(signature.dtype) +
@@ -86,7 +86,7 @@ size_t RowBytes(const Signature& signature);
 inline size_t Tensors(const Signature& signature) {
   return signature.parts != nullptr ? signature.parts->names.size() : 1;
 }
-// Whether this averages a dense tensor over all ranks.
+// Whether this averages dense tensors over the ranks that take part.
 inline bool IsAverage(const Signature& signature) {
   return signature.kind == OpKind::kAllreduce && signature.op == ReduceOp::kAverage;
 }

@@ -31,7 +31,7 @@ constexpr size_t kMaxAhead = 1024;  // bytes of each row
 
 }  // namespace
 
-// Returns false if one of them does not have a row for every row of the variable.
+// Reads the variable and its slots. Returns false unless all have values and as many rows.
 bool DividedUpdate::ReadStates(OpKernelContext* context, std::vector<State>* states) {
   for (int input = 0; input < context->num_inputs(); ++input) {
     if (!IsState(context, input)) continue;

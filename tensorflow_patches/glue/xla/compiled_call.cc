@@ -14,7 +14,8 @@
 #include "tensorflow_patches/glue/xla/compiled_slices.h"
 
 // From xla/ffi/ffi_api.h, which needs LLVM headers that the wheel does not include. The linker
-// checks the name, RegisterCompiledCalls the version of what it returns.
+// checks that the function exists; RegisterCompiledCall checks the version of the API that it
+// returns.
 namespace xla::ffi {
 const XLA_FFI_Api* GetXlaFfiApi();
 }  // namespace xla::ffi

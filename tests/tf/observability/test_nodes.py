@@ -63,7 +63,9 @@ def test_a_healthy_cluster_has_no_faults(report):
     assert findings.faults == {} and findings.failing == []
     assert report.exclusion(findings.failing) == ""
     assert [line.split()[:2] for line in findings.lines[1:3]] == [["a", "2"], ["b", "1"]]
-    assert findings.lines[-1].startswith("allreduce over 3 ranks, MPI (Open MPI v5): 3 GB/s")
+    assert findings.lines[-1].startswith(
+        "allreduce of 4 MB per rank over 3 ranks, MPI (Open MPI v5): 3 GB/s, result correct"
+    )
 
 
 def test_nodes_that_do_not_answer_are_named_if_known(report):
@@ -118,7 +120,9 @@ def test_two_ranks_report_on_their_node(launch, tmp_path):
     assert re.search(rf"^ *{re.escape(node)} +2 ", out, re.M), out
     assert "slowest: rank " in out
     assert re.search(
-        r"^allreduce over 2 ranks, MPI \(.*: [\d.]+ GB/s of 4 MB each, correct", out, re.M
+        r"^allreduce of 4 MB per rank over 2 ranks, MPI \(.*: [\d.]+ GB/s, result correct",
+        out,
+        re.M,
     )
     # Other tests run at the same time, so a rank may really be slow.
     faults = [line for line in out.splitlines() if line.startswith("FAULT")]

@@ -94,11 +94,12 @@ def wrap(kind: str) -> Callable[[Any], Any]:
 
 
 def _tell(call: Call, error: Exception) -> None:
-    """Reports an error that this rank's part of the data has raised to the other ranks.
+    """Tells the other ranks of an error that this rank's part of the data has raised.
 
     If ranks exchange something for each batch, they know already (failures.py). Otherwise they wait
-    for this rank's gradients, now or soon. An exchange that they do not take part in ends their
-    wait, as a deadlock, and names the error. If all ranks have the same error, they meet there.
+    for this rank's gradients, now or soon. So this rank starts an exchange that they do not take
+    part in: that is detected as a deadlock, and their wait ends with a message that names the
+    error. If all ranks have the same error, all take part, and the exchange completes.
     """
     if call.spec is None or group.size == 1 or "IteratorGetNext" not in str(error):
         return

@@ -1,8 +1,9 @@
 """Evaluates what the ranks have found on their nodes, by pure functions of the files they wrote.
 
-A node fails if one of its ranks does not answer, has a different wheel from most, cannot share
-memory, or runs at less than half of the median speed although its cores are otherwise idle. The
-name of a failing node goes into failing_nodes.txt.
+A node fails if none of its ranks answers, or if one of them has a different wheel, Python or MPI
+from most, cannot share memory, fails in the allreduce, has a clock more than a second from rank
+0's, or runs at less than half of the median speed although its cores are otherwise idle. The name
+of a failing node goes into failing_nodes.txt.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ def judge_together(
         apart = max(done.values(), key=lambda result: abs(result["clock"]))["clock"]
         one = next(iter(done.values()))
         findings.lines.append(
-            f"allreduce over {size} ranks, {one['transport']}: "
-            f"{min(result['GB/s'] for result in done.values()):.3g} GB/s of 4 MB each, correct; "
+            f"allreduce of 4 MB per rank over {size} ranks, {one['transport']}: "
+            f"{min(result['GB/s'] for result in done.values()):.3g} GB/s, result correct; "
             f"clocks within {abs(apart) * 1000:.0f} ms"
         )

@@ -83,7 +83,7 @@ def derived(number: int, kind: str, place: bytes, count: int) -> int:
 
 
 def is_clock(seed: Any) -> bool:
-    """Whether a seed is the current time, in any unit, by which a script draws without a seed."""
+    """Whether a seed is the current time, in any unit: the script wants new draws in each run."""
     if isinstance(seed, bool) or not isinstance(seed, numbers.Real):
         return False
     value, now = float(seed), time.time()

@@ -3,8 +3,9 @@
 Before every K-th step of a set of variables each rank hashes them: all of them if the user has set
 the interval (TF_MPI_CHECK), otherwise as many bytes as are cheap, continuing with the next ones at
 the next check. The hashes are exchanged by one allgather during the step, and every rank compares
-them before its next step. By then all ranks have started that exchange, because all have reached
-the step after it, so the wait is short, and all ranks reach the same conclusion at the same step.
+them before its next step. By then all ranks have started that exchange, because each starts it
+before the step that they have just taken together, so the wait is short, and all ranks reach the
+same conclusion at the same step.
 
 Variables that several threads train at the same time are not compared, because their steps have no
 defined order.
@@ -210,4 +211,4 @@ def _first_difference(label: str, array: Any, one: int, other: int) -> str:
     first = int(np.argmax(bits))
     index = np.unravel_index(block * _BLOCK // flat.itemsize + first, np.shape(array))
     element = f"element {[int(i) for i in index]}" if np.ndim(array) else "it"
-    return f": {element} is {b[first]!s} there, and {a[first]!s} on rank {one}"
+    return f": {element} is {b[first]!s} on rank {other}, and {a[first]!s} on rank {one}"
