@@ -65,7 +65,7 @@ ENDS = {
         "crossing",
         full("a variable more"),
         full("fit or barrier"),
-        "evaluate on one",
+        full("evaluate on one"),
         full("evaluate in a loop"),
         full("a sample"),
     ],

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from compare import decode
 
+from extras import load
 from installed import is_before, needs_compiled_steps
 from tiers import full
 
@@ -145,7 +146,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize(
-    "way", ["exit code", full("exit words"), full("another hook"), "thread", "graph"]
+    "way", ["exit code", full("exit words"), full("another hook"), "thread", full("graph")]
 )
 def test_any_end_but_success_fails_the_job(launch, scripts, way):
     run = launch(scripts / "errors_ends.py", args=[way, 1], timeout=90)
@@ -154,6 +155,21 @@ def test_any_end_but_success_fails_the_job(launch, scripts, way):
     assert f"rank 1/2 has stopped: {ENDS[way]}" in run.stderr[0]
     if way == "exit code":  # both have failed
         check_collected(run, of_imports=False)
+
+
+def test_an_error_of_a_graph_is_one_line_with_the_op_and_the_scripts_line():
+    class InvalidArgumentError(Exception):
+        pass
+
+    text = (
+        "Graph execution error:\n\nDetected at node CheckNumerics defined at (most recent call "
+        'last):\n  File "/mine/train.py", line 7, in checked\n\nThe loss is bad : Tensor had NaN '
+        "values\n\t [[{{node CheckNumerics}}]] [Op:__inference_checked_5]"
+    )
+    assert load("tensorflow.mpi._src.presence.reasons").reason(InvalidArgumentError(text)) == (
+        "InvalidArgumentError: The loss is bad : Tensor had NaN values "
+        "(CheckNumerics, train.py:7 in checked)"
+    )
 
 
 @pytest.mark.parametrize("way", ["generator", full("never")])
