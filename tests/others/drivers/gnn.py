@@ -55,7 +55,8 @@ def dense(units):
 spec = molecule().spec.relax(num_nodes=True, num_edges=True)
 with tf.io.TFRecordWriter("molecules.tfrecords") as writer:
     for _ in range(120):
-        writer.write(tfgnn.write_example(molecule()).SerializeToString())
+        # Without it, protobuf orders the features differently in each process.
+        writer.write(tfgnn.write_example(molecule()).SerializeToString(deterministic=True))
 molecules = tf.data.TFRecordDataset("molecules.tfrecords").map(decoded)
 train, valid = molecules.take(90).batch(32), molecules.skip(90).batch(32)
 
