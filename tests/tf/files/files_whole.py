@@ -115,6 +115,17 @@ def records(path: str) -> bool:
     return found == rows[:1000]
 
 
+def for_long(path: str) -> bool:
+    """Open for more than a second. Rank 0 is the last; the others read while it still writes."""
+    record = " ".join(rows[:400]).encode()
+    time.sleep(0 if RANK else 2 * SECONDS + 0.3)
+    with tf.io.TFRecordWriter(path) as writer:
+        for _ in range(24):
+            writer.write(record)
+            time.sleep(0.08 if RANK else 0.1)
+    return [one.numpy() for one in tf.data.TFRecordDataset(path)] == [record] * 24
+
+
 def gfile(path: str) -> bool:
     with tf.io.gfile.GFile(path, "w") as file:
         for number in slowly(len(rows)):
@@ -241,7 +252,8 @@ def kinds_of_files() -> dict[str, Any]:
     }
 
 
-for write in (emptied, text, dropped, pickled, zipped, saved, hdf5, records, gfile, at_once):
+kinds = (emptied, text, dropped, pickled, zipped, saved, hdf5, records, for_long, gfile, at_once)
+for write in kinds:
     together(write.__name__, write)
 with open("appended.csv", "a") as file:
     file.write("once\n")

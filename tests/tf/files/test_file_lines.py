@@ -168,3 +168,10 @@ def test_a_failure_that_cannot_be_created_here_is_its_cause(monkeypatch):
     assert type(again) is ValueError and again.__cause__ is cause
     monkeypatch.setattr(failures, "_made", lambda *_: TypeError("another"))
     assert failures.again(described, cause) is cause
+
+
+def test_files_in_shared_memory_appear_when_complete_and_devices_do_not(monkeypatch):
+    atomic = load("tensorflow.mpi._src.files.atomic")
+    monkeypatch.setattr(atomic.saves, "shared", lambda: True)
+    assert atomic.applies("/dev/shm/no such file")
+    assert not atomic.applies("/dev/null")

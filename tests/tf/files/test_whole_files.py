@@ -25,7 +25,7 @@ def write(launch: Any, scripts: Path, tmp_path_factory: Any, ranks: int, kind: s
 def test_no_rank_reads_an_incomplete_file(wrote):
     run, _ = wrote
     for printed in run.results:
-        assert printed["kinds"] == 10
+        assert printed["kinds"] == 11
         assert printed["broken"] == [], run.stderr
 
 

@@ -23,7 +23,7 @@ from tensorflow.mpi._src.files import names, saves
 from tensorflow.mpi._src.runtime import group
 
 _HELD_SECONDS = 1.0
-_SPECIAL = ("/proc/", "/sys/", "/dev/")
+_SPECIAL = ("/proc/", "/sys/")
 
 _held: dict[int, weakref.ref[AtomicFile]] = {}  # only atomic operations: __del__ runs anywhere
 _lock = threading.Lock()
@@ -69,12 +69,13 @@ class AtomicFile:
         self._open = True
         _hold(self)
 
-    def appear(self, last: bool = False) -> None:
+    def appear(self, last: bool = False, due: bool = False) -> None:
         """Replaces `path` by this file, unless that has happened, or the file there wins (_yields).
         Does not close this file.
 
         Args:
           last: if the file there wins, gives up what was written here.
+          due: the script has not flushed it; it was only kept open for long.
 
         Raises OSError if `path` can neither be replaced nor written.
         """
@@ -83,7 +84,7 @@ class AtomicFile:
         with self._appearing:
             if self._appeared or not self._open:
                 return
-            if self._yields():
+            if self._yields(last, due):
                 if not last:
                     return
                 self._forget()
@@ -125,20 +126,22 @@ class AtomicFile:
     def due(self) -> bool:
         return time.monotonic() - self._since >= _HELD_SECONDS
 
-    def _yields(self) -> bool:
+    def _yields(self, last: bool, due: bool) -> bool:
         """Whether the file at `path` wins: it appeared after this one was begun, and is at least as
-        long. Never on rank 0.
+        long, or this one is only due.
 
-        Equal files are interchangeable; of logs that differ in their times, rank 0's remains.
+        Equal files are interchangeable. A shorter one must not replace one that another rank has
+        finished or flushed, which that rank reads: so ranks whose file is only due leave the first
+        in its place until they close theirs. Of logs that differ in their times, rank 0's remains.
         """
-        if group.rank == 0:
+        if last and group.rank == 0:
             return False
         try:
             there = os.stat(self.path)
         except OSError:
             return False
         came = (there.st_dev, there.st_ino) != (self._before.st_dev, self._before.st_ino)
-        return came and there.st_size >= os.fstat(self.descriptor).st_size
+        return came and (due or there.st_size >= os.fstat(self.descriptor).st_size)
 
     def _move_into_place(self) -> bool:
         try:
@@ -227,7 +230,7 @@ def _watch() -> None:
         for file in held():
             if file.due():
                 with contextlib.suppress(OSError):  # close() raises it again
-                    file.appear()
+                    file.appear(due=True)
 
 
 def forget_parents() -> None:
