@@ -96,7 +96,7 @@ def moved(model: Any) -> None:
     printed["size"] = name.stat().st_size > 1000
     if TIME == 0:
         time.sleep(0.3)  # rank 0 is last: the target is a link to its own file already
-    os.replace(name, DIRECTORY / "model.keras")
+    os.replace(src=name, dst=DIRECTORY / "model.keras")
     printed["replaced"] = weights(keras.models.load_model(DIRECTORY / "model.keras"))
 
 

@@ -52,13 +52,13 @@ def renaming(rename: Any) -> Any:
     source would remain.
     """
 
-    def renamed(source: Any, target: Any, **folders: Any) -> None:
-        rename(source, target, **folders)
+    def renamed(src: Any, dst: Any, **folders: Any) -> None:  # callers may pass these by name
+        rename(src, dst, **folders)
         with contextlib.suppress(OSError, TypeError):
-            own = os.path.abspath(os.fsdecode(source))
-            if folders or own == os.path.abspath(os.fsdecode(target)):
+            own = os.path.abspath(os.fsdecode(src))
+            if folders or own == os.path.abspath(os.fsdecode(dst)):
                 return
-            if pattern(own, short=True) != own and os.path.samefile(own, target):
+            if pattern(own, short=True) != own and os.path.samefile(own, dst):
                 os.unlink(own)
 
     return renamed
