@@ -1,6 +1,6 @@
 """File calls of the script itself, of which the second rank's fails.
 
-files_calls.py makedirs|remove|hdf5|gone DIR
+files_calls.py create|remove|hdf5|gone DIR
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ value = tf.Variable(1.0)
 if CASE == "remove":
     tf.train.Checkpoint(value=value).write(DIRECTORY / "checkpoint")
 time.sleep(RANK)
-if CASE == "makedirs":
-    os.makedirs(DIRECTORY / "run")
+if CASE == "create":
+    os.close(os.open(DIRECTORY / "run", os.O_CREAT | os.O_EXCL))
 elif CASE == "remove":
+    (DIRECTORY / "checkpoint.index").stat()
     os.remove(DIRECTORY / "checkpoint.index")
 elif CASE == "hdf5":
     with h5py.File(DIRECTORY / "results.h5", "a"):

@@ -40,7 +40,7 @@ def test_a_failed_file_call_is_explained_with_a_remedy(explanations, monkeypatch
     assert explain(is_there) is None
     monkeypatch.setattr(explanations, "_started", 0.0)
     there = explain(is_there)
-    assert f"'{tmp_path}' was created during this run. Create it with exist_ok=True" in there
+    assert f"'{tmp_path}' was created during this run. Create it with exist_ok=True, or" in there
     gone = explain(FileNotFoundError(errno.ENOENT, "No such file", str(tmp_path / "gone")))
     assert "existed, another rank has removed or renamed it. Do that on rank 0 only" in gone
     assert explain(ValueError("something else")) is None

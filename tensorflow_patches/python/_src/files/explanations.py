@@ -1,7 +1,8 @@
 """Explains failed file calls of the script: every rank makes them, on one disk.
 
-os.makedirs, os.remove, os.rename, open and similar calls run on all ranks. Later ranks then find
-that a folder to create exists already, or that a file to remove is gone.
+os.stat, os.open and similar calls run on all ranks. Later ranks then find that a file to create
+exists already, or that one to read is gone. Calls that only change a path succeed nevertheless, if
+the ranks are on one node (shared_calls.py).
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ def explanation(error: BaseException) -> str | None:
         f"all {group.group_size} ranks run the script's own file calls, so another may be first"
     )
     if code in _EXISTS and _changed(path):
-        return f"{context}: '{path}' was created during this run. Create it with exist_ok=True"
+        return (
+            f"{context}: '{path}' was created during this run. Create it with exist_ok=True, or on "
+            "rank 0 only (if tf.mpi.rank() == 0), before tf.mpi.barrier()"
+        )
     if code == errno.ENOENT and _changed(os.path.dirname(os.path.abspath(path))):
         return (
             f"{context}: if '{path}' existed, another rank has removed or renamed it. Do that on "

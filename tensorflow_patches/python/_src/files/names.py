@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import fnmatch
+import functools
 import os
 import re
 import secrets
@@ -52,6 +53,7 @@ def renaming(rename: Any) -> Any:
     source would remain.
     """
 
+    @functools.wraps(rename)
     def renamed(src: Any, dst: Any, **folders: Any) -> None:  # callers may pass these by name
         rename(src, dst, **folders)
         with contextlib.suppress(OSError, TypeError):

@@ -14,7 +14,7 @@ import stat
 import tempfile
 
 
-def open_file(name: str) -> int:
+def open_file(name: str, flags: int = 0) -> int:
     """Opens, or creates, the file of this name for reading and writing; the caller closes it.
 
     Raises PermissionError if the folder belongs to another user, or others can access it.
@@ -32,7 +32,7 @@ def open_file(name: str) -> int:
             raise PermissionError(_advice(path, f"belongs to user {status.st_uid}"))
         if stat.S_IMODE(status.st_mode) & 0o077:
             raise PermissionError(_advice(path, "is accessible to others"))
-        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+        return os.open(name, flags | os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
     finally:
         os.close(folder)
 

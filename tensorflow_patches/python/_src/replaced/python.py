@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tensorflow.mpi._src.files import names, writes
+from tensorflow.mpi._src.files import names, shared_calls, writes
 from tensorflow.mpi._src.interpose.replacement_table import How, Row
 from tensorflow.mpi._src.random import host
 from tensorflow.mpi._src.replaced.when import DRAWS, FILES
 
 _DRAWS, _NAMES = "tf/random/test_draws.py", "tf/files/test_names.py"
-_WHOLE = "tf/files/test_whole_files.py"
+_WHOLE, _SHARED = "tf/files/test_whole_files.py", "tf/files/test_shared_calls.py"
 
 # fmt: off
 PYTHON = (
@@ -26,6 +26,10 @@ PYTHON = (
         "a path with a random name differs by rank", _NAMES, FILES),
     Row("os:{rename,replace}", How.WRAP, names.renaming,
         "renaming a link over its own file removes the link", _NAMES, FILES),
+    Row("os:{mkdir,rmdir,remove,unlink,rename,replace,link,symlink}", How.WRAP,
+        shared_calls.taken_as_done, "a call that another rank has made succeeds", _SHARED, FILES),
+    Row("shutil:move", How.WRAP, shared_calls.taken_as_done, "same as os.mkdir", _SHARED, FILES),
+    Row("shutil:rmtree", How.WRAP, shared_calls.removing, "same as os.mkdir", _SHARED, FILES),
     Row("{builtins,io}:open", How.WRAP, writes.opening,
         "a file that all ranks write appears when complete", _WHOLE, FILES),
     Row("pathlib:_NormalAccessor.open", How.WRAP, writes.opening_by_accessor,

@@ -8,7 +8,7 @@ from tensorflow.mpi._src.average import distinct, shares
 from tensorflow.mpi._src.compat_v1 import gradients
 from tensorflow.mpi._src.data import failures, iterations, keyed_maps, on_cpu, one_order
 from tensorflow.mpi._src.distribute import average_loss, strategies
-from tensorflow.mpi._src.files import dataset_files, tensorflow_files, writes
+from tensorflow.mpi._src.files import dataset_files, shared_calls, tensorflow_files, writes
 from tensorflow.mpi._src.global_batch import gradients as batch_gradients
 from tensorflow.mpi._src.global_batch import loop_losses
 from tensorflow.mpi._src.gpu import gpus
@@ -19,6 +19,7 @@ from tensorflow.mpi._src.replaced.when import DRAWS, FILES, GPUS, OTHER_FILES, R
 
 _DRAWS, _SPARSE = "tf/random/test_draws.py", "tf/kernels/test_sparse.py"
 _WHOLE, _NAMES = "tf/files/test_whole_files.py", "tf/files/test_names.py"
+_SHARED = "tf/files/test_shared_calls.py"
 _STRATEGIES = "tf/distribute/test_strategies.py"
 _ORDER = "tf/data/test_one_order.py"
 _BATCH = "tf/global_batch/test_whole_batch.py"
@@ -138,6 +139,8 @@ TENSORFLOW = (
         "only rank 0 writes it", _NAMES, FILES),
     Row(f"{_IO}.file_io:FileIO._prewrite_check", How.WRAP, writes.checking_before_write,
         "a file that all ranks write appears when complete", _WHOLE, FILES),
+    Row(f"{_IO}.file_io:{{create_dir_v2,delete_file_v2,delete_recursively_v2,rename_v2}}", How.WRAP,
+        shared_calls.taken_as_done, "same as os.mkdir", _SHARED, FILES),
     Row(f"{_IO}.file_io:copy_v2", How.WRAP, writes.copying,
         "a file that all ranks write appears when complete", _WHOLE, FILES),
     Row(f"{_IO}.tf_record:TFRecordWriter.__init__", How.WRAP, writes.making_record_writer,

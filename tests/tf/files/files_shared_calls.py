@@ -1,0 +1,86 @@
+"""Every rank makes the script's calls that change paths, one rank after another or all at once.
+
+    files_shared_calls.py DIR
+
+Prints what is left in DIR, and the calls that fail.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import tensorflow as tf
+from common import result
+
+FOLDER = Path(sys.argv[1]) / "calls"
+RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
+failed: list[str] = []
+moved: list[str] = []
+
+
+def call(what: str, function: Callable[[], object]) -> None:
+    try:
+        function()
+    except (OSError, tf.errors.OpError) as error:
+        failed.append(f"{what}: {type(error).__name__}")
+
+
+def replaces(epoch: int) -> None:
+    """Saves as programs do that want whole files."""
+    (FOLDER / "state.tmp").write_text(f"epoch {epoch}")
+    os.replace(FOLDER / "state.tmp", FOLDER / "state")
+
+
+FOLDER.mkdir(parents=True, exist_ok=True)
+(FOLDER / "old").mkdir(exist_ok=True)
+for number in range(200):
+    (FOLDER / "old" / f"{number}").touch()
+(FOLDER / "there").mkdir(exist_ok=True)
+for name in ("gone", "moved", "renamed", "removed"):
+    (FOLDER / name).write_text(name)
+tf.mpi.barrier()
+
+call("rmtree", lambda: shutil.rmtree(FOLDER / "old"))  # all ranks at once
+tf.mpi.barrier()
+time.sleep(RANK / 4)
+call("makedirs", lambda: os.makedirs(FOLDER / "run" / "logs"))
+call("mkdir", (FOLDER / "run" / "models").mkdir)
+call("remove", lambda: os.remove(FOLDER / "gone"))
+call("move", lambda: moved.append(shutil.move(str(FOLDER / "moved"), str(FOLDER / "run"))))
+call("rename", lambda: (FOLDER / "renamed").rename(FOLDER / "run" / "new"))
+call("gfile", lambda: tf.io.gfile.mkdir(str(FOLDER / "gfile")))
+call("gfile.remove", lambda: tf.io.gfile.remove(str(FOLDER / "removed")))
+call("symlink", lambda: (FOLDER / "link").symlink_to("run"))
+tf.mpi.barrier()
+for epoch in range(50):
+    call("replace", functools.partial(replaces, epoch))
+
+# These fail on one process, too.
+call("mkdir again", (FOLDER / "run" / "models").mkdir)
+call("mkdir of an old one", (FOLDER / "there").mkdir)
+call("remove again", lambda: os.remove(FOLDER / "gone"))
+call("remove of none", lambda: os.remove(FOLDER / "none"))
+call("rename into none", lambda: os.rename(FOLDER / "state", FOLDER / "none" / "state"))
+tf.mpi.barrier()
+with tempfile.TemporaryDirectory(dir=FOLDER) as own:  # the names differ
+    own_is_new = not os.listdir(own)
+    (Path(own) / "file").touch()
+tf.mpi.barrier()
+left = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*"))
+state = (FOLDER / "state").read_text()
+result(
+    {
+        "left": left,
+        "failed": failed,
+        "state": state,
+        "moved": [os.path.relpath(path, FOLDER) for path in moved],
+        "own_is_new": own_is_new,
+    }
+)

@@ -1,0 +1,56 @@
+"""Calls of the script that change paths: all ranks make them, and each succeeds once on each rank,
+as in a single process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tensorflow.mpi._src.files import shared_calls
+
+from tiers import full
+
+FAIL_ALONE = [
+    "mkdir again: FileExistsError",
+    "mkdir of an old one: FileExistsError",
+    "remove again: FileNotFoundError",
+    "remove of none: FileNotFoundError",
+    "rename into none: FileNotFoundError",
+]
+
+
+@pytest.fixture(scope="module", params=[2, full(4)])
+def ran(request, launch, scripts, tmp_path_factory) -> Any:
+    def run(ranks: int, **env: str) -> Any:
+        folder = tmp_path_factory.mktemp("calls")
+        return launch(scripts / "files_shared_calls.py", np=ranks, args=[folder], env=env).check()
+
+    return run(request.param), run(1, TF_MPI_ENABLE="0").results[0]
+
+
+def test_a_call_that_another_rank_has_made_succeeds(ran):
+    run, alone = ran
+    assert alone["failed"] == FAIL_ALONE
+    for printed in run.results:
+        assert printed["failed"] == FAIL_ALONE, run.report()
+
+
+def test_the_paths_are_those_of_one_process(ran):
+    run, alone = ran
+    assert "run/moved" in alone["left"] and "state" in alone["left"]
+    for printed in run.results:
+        assert printed == alone | {"failed": printed["failed"]}
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "key"),
+    [
+        (("/a/b",), {"mode": 0o700}, "mkdir /a/b"),
+        ((b"/a/../c", 0o700), {}, "mkdir /c"),
+        ((), {"path": "/d"}, "mkdir /d"),
+        (("e",), {"dir_fd": 3}, None),
+        (("/f",), {"dir_fd": None}, "mkdir /f"),
+    ],
+)
+def test_a_call_is_known_by_its_paths(args, kwargs, key):
+    assert shared_calls._key("mkdir", args, kwargs) == key
