@@ -68,10 +68,14 @@ class Message(NamedTuple):
         return next(found)
 
 
+_PREFIX = r"^tensorflow\.mpi rank \S+: "  # of lines
+
+
 def _is_prose(text: str, least: int) -> bool:
     """Whether it has at least that many words, and is neither a key nor code."""
     words = re.findall(
-        r"(?:^|(?<=[ (]))[A-Za-z][a-z']*(?=$|[ ,;:.)/])", re.sub(r"\{.*?\}", "-", text)
+        r"(?:^|(?<=[ (]))[A-Za-z][a-z']*(?=$|[ ,;:.)/])",
+        re.sub(r"\{.*?\}", "-", re.sub(_PREFIX, "", text)),
     )
     return len(words) >= least and not re.search(
         r'\\|^\{?"|[a-z]\.[a-z]\d\d |\b\w+: (T|bool)\b', text
@@ -318,7 +322,8 @@ def tests() -> dict[Message, str]:
 
     A test matches a message if one of its strings is part of the message, or contains a clause of
     it, or if both have four words in a row. The words must belong to one message, or to one of the
-    test's own room. A string that contains the whole message, filled in, matches it, too.
+    test's own room or of the file that the test is named after. A string that contains the whole
+    message, filled in, matches it, too.
     """
     pieces = {message: _pieces(message.text) for message in messages()}
     wholes = {message: "\n".join(some) for message, some in pieces.items()}
@@ -331,8 +336,10 @@ def tests() -> dict[Message, str]:
     def note(words: str, file: str) -> None:
         found = {message.text: message.file for message in messages() if words in wholes[message]}
         if len(found) > 1:
-            room = "install" if "/test_install" in file else f"/{file.split('/')[-2]}/"
-            found = {text: source for text, source in found.items() if room in source}
+            *_, folder, name = file.split("/")
+            room = "install" if name.startswith("test_install") else f"/{folder}/"
+            own = "/" + re.sub(r"^test_|_test", "", name)
+            found = {text: src for text, src in found.items() if room in src or own in src}
         found = found if len(found) == 1 else {}
         if words.count(" ") > 2:  # enough, if it is a whole clause
             found |= {message.text: "" for message, some in clauses.items() if words in some}

@@ -2,6 +2,7 @@
 
     average.py values DIRECTORY    all cases; rank 0 saves a model with an average in DIRECTORY
     average.py same                equal data on all ranks
+    average.py refused             what no rank can do; TF_XLA_FLAGS adds a device
     average.py load DIRECTORY      loads the saved model of `values`, in any TensorFlow
 
 With TEST_BROKEN every IdentityN loses its mark, as the control.
@@ -11,9 +12,11 @@ from __future__ import annotations
 
 import functools
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,8 @@ def tensor(rank: int, dtype: str = "float32", size: int = 4) -> Any:
 if MODE != "load":
     from tensorflow.mpi._src.average import averaging, carrier
     from tensorflow.mpi._src.runtime import c_api
+    from tensorflow.mpi._src.variables.large_variables import EagerVariable
+    from tensorflow.python.eager import context, execute
 
     RANK, SIZE = tf.mpi.rank(), tf.mpi.size()
 
@@ -211,6 +216,48 @@ def errors() -> dict[str, str]:
     }
 
 
+def refused() -> dict[str, str]:
+    c_api.register_ops()  # with averaging off, as for a graph that ranks have saved
+    strings = tf.Variable(["a"])
+
+    def reduced(reduce_op: int) -> Any:
+        types = ("T", tf.float32.as_datatype_enum, "reduce_op", reduce_op)
+        return execute.execute(
+            *(b"TfMpiAllreduce", 1, [tf.ones([2]), tf.constant(f"op {reduce_op}")]),
+            attrs=(*types, "members", [], "horovods", False),
+            ctx=context.context(),
+        )
+
+    def on_another_device() -> None:
+        with tf.device("/device:XLA_CPU:0"):
+            variable = tf.Variable([1.0, 2.0])
+            tf.raw_ops.ResourceApplyGradientDescent(
+                var=variable.handle, alpha=0.1, delta=tf.ones([2])
+            )
+
+    def of_too_many_rows() -> None:
+        """Rank 1 has room for a part of the rows of both ranks."""
+        rows = tf.IndexedSlices(tf.ones([1 << 15, 1024]), tf.range(1 << 15))
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        if RANK == 1:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            room = pages * resource.getpagesize() + (192 << 20)
+            resource.setrlimit(resource.RLIMIT_AS, (room, limits[1]))
+        try:
+            averaging.average_slices(rows, "rows", "errors")
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
+
+    cases = {
+        "allreduce": lambda: reduced(0),
+        "no reduce_op": lambda: reduced(99),
+        "strings": lambda: EagerVariable(strings.handle).receive("strings"),
+        "device": on_another_device,
+        "rows": of_too_many_rows,
+    }
+    return {name: outcome(case) for name, case in cases.items()}
+
+
 def cancelled() -> dict[str, Any]:
     """Rank 0 gives up because the others are late; then all ranks average, and gather."""
     with tf.Graph().as_default(), v1.Session() as session:
@@ -252,6 +299,8 @@ def main() -> None:
     if MODE == "load":
         averages = tf.saved_model.load(sys.argv[2]).average(tensor(5))
         return result({"saved": [encode(value.numpy()) for value in averages]})
+    if MODE == "refused":
+        return result(refused())
     if MODE == "same":
         for _ in range(3):
             average([tf.ones([3]), tf.constant([1.0, 2.0])], "same")

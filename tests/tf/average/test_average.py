@@ -104,6 +104,35 @@ def test_errors_name_the_tensor(ranks):
                 assert word in rank["errors"][case], case
 
 
+OFF = "averaging is off (TF_MPI_ENABLE)"
+NO_OP = "reduce_op is out of range"
+NO_ROOM = "no memory for the rows of all ranks"
+ON = {
+    "allreduce": "ok",
+    "no reduce_op": NO_OP,
+    "strings": "'strings' has no value, or a dtype that is not supported between ranks",
+    "device": "'ResourceApplyGradientDescent' averages gradients over ranks, but is placed on "
+    "XLA_CPU, which this release does not support. Place it on the CPU with tf.device('CPU:0'), or "
+    "run with TF_MPI_ENABLE=0",
+}
+
+
+@pytest.mark.parametrize(
+    ("np", "enable", "expected"),
+    [
+        (2, "1", [ON | {"rows": "ok"}, ON | {"rows": NO_ROOM}]),
+        (0, "0", [{"allreduce": OFF, "no reduce_op": NO_OP, "strings": OFF, "device": "ok"}]),
+    ],
+    ids=["on", "off"],
+)
+def test_ops_that_cannot_run_say_why(launch, scripts, np, enable, expected):
+    env = {"TF_XLA_FLAGS": "--tf_xla_enable_xla_devices", "TF_MPI_ENABLE": enable}
+    run = launch(scripts / "average.py", np=np, args=["refused"], env=env).check()
+    for rank, cases in zip(run.results, expected, strict=True):
+        for case, words in cases.items():
+            assert words in rank[case], rank[case]
+
+
 def test_a_cancelled_average_counts_on_no_rank(ranks):
     errors = ranks[0]["cancelled"]["errors"]
     assert [error.partition(":")[0] for error in errors] == ["DeadlineExceededError"] * 2

@@ -214,6 +214,15 @@ def other_dtype() -> Any:
 
 
 @case
+def other_slot() -> Any:
+    variable, slot = ones("other_slot"), ones("its_slot", (4 + RANK, 2))
+    raw.ResourceApplyMomentum(
+        var=variable.handle, accum=slot.handle, lr=0.1, grad=gradient(), momentum=0.9
+    )
+    return variable.numpy()
+
+
+@case
 def agreed() -> Any:
     return descend(ones("agreed"), gradient())
 

@@ -24,6 +24,7 @@ REFUSED = {
     "AssignsAll function": [*CUSTOM, "AssignsAll"],
     "AssignsAll session": [*CUSTOM, "AssignsAll"],
     "other_shape": [*DISAGREE, "rank 0 has", "float32 [2, 3]", "rank 1 has", "float32 [3, 3]"],
+    "other_slot": [*DISAGREE, "'start of other_slot input 1'", "[4, 2]", "rank 1 has", "[5, 2]"],
     "other_dtype": [*DISAGREE, "rank 0 has", "float32 [2]", "rank 1 has", "float64 [2]"],
 }
 ACCEPTED = [
