@@ -135,10 +135,8 @@ def gfile(path: str) -> bool:
 
 
 def emptied(path: str) -> bool:
-    """Each rank appends to a file that it has truncated: the last one's remains, as in one process.
-
-    Runs before all other appends, because the line about appends is printed for one file only.
-    """
+    """Each rank appends to a file that it has truncated: the last one's remains, as in one
+    process."""
     open(path, "w").close()
     with open(path, "a") as file:
         file.write("once\n" * len(list(slowly(2))))
@@ -255,8 +253,6 @@ def kinds_of_files() -> dict[str, Any]:
 kinds = (emptied, text, dropped, pickled, zipped, saved, hdf5, records, for_long, gfile, at_once)
 for write in kinds:
     together(write.__name__, write)
-with open("appended.csv", "a") as file:
-    file.write("once\n")
 for turn in range(tf.mpi.size()):  # as ranks whose script numbers its runs
     if turn == RANK:
         taken = len([name for name in os.listdir() if name.startswith("run")])

@@ -32,6 +32,7 @@ _FILE = "calls"
 _MADE = (errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY)
 _MADE_CODES = (5, 6)  # of tf.errors: NOT_FOUND, ALREADY_EXISTS
 _BEGINS, _SUCCEEDS, _FAILS, _REPEATS = "begins", "succeeds", "fails", "repeats"
+_SAYS = "says"
 _WAIT_SECONDS = 10.0  # for another rank's call to end, such as a removal of many files
 _POLL_SECONDS = 0.001
 _MOST = 20_000  # calls of a rank that are noted: the first that it makes
@@ -55,9 +56,13 @@ class _Calls:
         # last success.
         self.own_end = self.own_end_before = self.last_of_another = 0
         self.returned: str | None = None  # by that
+        self.said: list[str] = []  # by say()
 
     def add(self, rank: int, what: str, returned: str | None, number: int) -> None:
         own = rank == group.rank
+        if what == _SAYS:
+            self.said.append(returned or "")
+            return
         if what == _BEGINS:
             self.pending[rank] += 1
             if own:
@@ -120,6 +125,15 @@ def removing(rmtree: Any) -> Any:
                     raise
 
     return taken_as_done(remove)
+
+
+def say(key: str, value: str) -> list[str]:
+    """What the ranks of this node have said under `key`, in order, the last of which is `value`."""
+    if not _note(key, _SAYS, value):
+        return [value]
+    with _lock:
+        _read_notes()
+        return list(_calls[key].said)
 
 
 def _key(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

@@ -15,13 +15,13 @@ import os
 import weakref
 from typing import Any
 
-from tensorflow.mpi._src.files import atomic, made, saves
+from tensorflow.mpi._src.files import appends, atomic, made, saves
 from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.runtime import c_api, group, log
 
 _MODES = {"w", "wt", "tw", "wb", "bw", "w+", "w+t", "wt+", "wb+", "w+b", "bw+"}
-_APPENDS, _CHANGES = "appends ", "changes "
-_appended: set[tuple[str, int]] = set()  # paths and inodes of files; on ranks 0 and 1
+_APPEND_MODES = {"a", "at", "ta", "ab", "ba", "a+", "a+t", "at+", "ab+", "a+b", "ba+"}
+_CHANGES = "changes "
 _databases: set[str] = set()  # in which this rank has changed rows; on ranks 0 and 1
 _connections: weakref.WeakSet[Any] = weakref.WeakSet()  # to databases
 _files: weakref.WeakSet[Any] = weakref.WeakSet()  # returned by _open()
@@ -109,17 +109,24 @@ def _opens(stock: Any) -> Any:
         closefd: bool = True,
         opener: Any = None,
     ) -> Any:
-        if mode in _MODES and buffering not in (0, 1) and closefd and opener is None:
-            wrong = "b" in mode and (encoding, errors, newline) != (None, None, None)
-            whole = None if wrong else _begin(file)
-            if whole is not None:
+        wrong = "b" in mode and (encoding, errors, newline) != (None, None, None)
+        wrong = wrong or not closefd or opener is not None
+        if mode.startswith("w") and atomic.applies(file):
+            appends.truncates(file)
+            if mode in _MODES and buffering not in (0, 1) and not wrong:
+                whole = _begin(file)
+                if whole is not None:
+                    made.note(file)
+                    raw: Any = _Raw(file, "w+" if "+" in mode else "w", whole)
+                    return _open(raw, mode, buffering, encoding, errors, newline)
+        if mode in _APPEND_MODES and buffering != 0 and not wrong and atomic.applies(file):
+            with contextlib.suppress(PermissionError):  # the script may append, but not read
+                raw = appends.Raw(file)
                 made.note(file)
-                return _open(file, mode, buffering, encoding, errors, newline, whole)
+                return _open(raw, mode, buffering, encoding, errors, newline)
         opened = stock(file, mode, buffering, encoding, errors, newline, closefd, opener)
-        if mode.startswith(("a", "x")) and atomic.applies(file):
+        if mode.startswith("x") and atomic.applies(file):
             made.note(file)
-            if mode.startswith("a"):
-                _note_append(os.path.abspath(os.fsdecode(file)), os.fstat(opened.fileno()).st_ino)
         return opened
 
     return open
@@ -129,24 +136,22 @@ _OPEN = _opens(io.open)
 
 
 def _open(
-    file: Any,
+    raw: Any,
     mode: str,
     buffering: int,
     encoding: str | None,
     errors: str | None,
     newline: str | None,
-    whole: atomic.AtomicFile,
 ) -> Any:
     """Builds the file object as io.open() does."""
-    binary, reads = "b" in mode, "+" in mode
-    raw = _Raw(file, "w+" if reads else "w", whole)
-    size = io.DEFAULT_BUFFER_SIZE if buffering < 0 else buffering
-    buffer = _ReadBuffer(raw, size) if reads else _Buffer(raw, size)
-    if binary:
+    size = buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE
+    buffer = _ReadBuffer(raw, size) if "+" in mode else _Buffer(raw, size)
+    if "b" in mode:
         _files.add(buffer)
         return buffer
-    text: Any = io.TextIOWrapper(buffer, encoding, errors, newline)
-    raw.by_descriptor = False  # Python 3.10 has called fileno()
+    text: Any = io.TextIOWrapper(buffer, encoding, errors, newline, line_buffering=buffering == 1)
+    if isinstance(raw, _Raw):
+        raw.by_descriptor = False  # Python 3.10 has called fileno()
     text.mode = mode
     _files.add(text)
     return text
@@ -158,9 +163,10 @@ def _flush_all() -> None:
         with contextlib.suppress(OSError, ValueError):
             file.flush()
     atomic.show_all()
+    if group.rank == 0:
+        appends.warn_of_different_text()
     if group.rank == 1:
         made.warn_of_other_names()
-        _warn_of_shared_appends()
         _warn_of_shared_changes()
 
 
@@ -172,33 +178,6 @@ def _begin(path: Any, named: bool = False) -> atomic.AtomicFile | None:
         return atomic.AtomicFile(os.fsdecode(path), named)
     except OSError:  # opening it in place raises this again, if it concerns the path
         return None
-
-
-def _note_append(path: str, number: int) -> None:
-    """Detects that several ranks append to one file: rank 0 posts it, and rank 1 compares.
-
-    number: the file's inode. If each rank has created `path` anew by open(path, "w"), each appends
-    to its own file, and the last one remains, as from one process; that is no problem.
-    """
-    if (path, number) in _appended:
-        return
-    _appended.add((path, number))
-    if group.rank == 0:
-        c_api.load().tfmpi_post(f"{_APPENDS}{number} {path}".encode())
-    elif group.rank == 1 and not path.endswith(".lock"):
-        _warn_of_shared_appends()
-
-
-def _warn_of_shared_appends() -> None:
-    """Warns on rank 1, when it appends, and at exit, when all posts of rank 0 are there."""
-    for path, number in _appended:
-        if c_api.load().tfmpi_posted(f"{_APPENDS}{number} {path}".encode()):
-            log.once(
-                f"each of the {group.size} ranks appends to '{path}', so data that all of them "
-                f"write is there {group.size} times. Append on one rank: if tf.mpi.rank() == 0",
-                key="all append",
-                every_rank=True,
-            )
 
 
 def connecting(connect: Any) -> Any:
@@ -239,7 +218,13 @@ def _noting_connection() -> Any:
 
 
 def at_end() -> None:
-    """Notes, at exit and before the ranks join, changes by connections that are still open."""
+    """At exit, before the ranks join: flushes files that are open to append, and notes changes by
+    connections that are still open."""
+    for file in list(_files):
+        with contextlib.suppress(OSError, ValueError):
+            if isinstance(getattr(file, "buffer", file).raw, appends.Raw):
+                file.flush()
+    appends.at_end()
     for connection in list(_connections):
         _note_changes(connection)
         connection.tf_mpi_path = ""

@@ -1,0 +1,65 @@
+"""Every rank appends the same lines to files, now one rank first, now another.
+
+    files_appends.py DIR
+
+DIR has a file "old.csv". Prints what each rank reads of a file while it appends.
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+import os
+import pickle
+import sys
+import time
+from pathlib import Path
+
+import tensorflow as tf
+from common import result
+
+RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
+os.chdir(sys.argv[1])
+read: list[str] = []
+
+
+def turn(number: int) -> None:
+    """Lets another rank be first each time; without waiting each third time."""
+    tf.mpi.barrier()
+    if number % 3:
+        time.sleep(0.05 * ((RANK + number) % tf.mpi.size()))
+
+
+open("emptied.csv", "w").close()
+logging.basicConfig(filename="train.log", level=logging.INFO, format="%(message)s")
+kept = open("kept.txt", "a", buffering=1)  # noqa: SIM115, stays open
+for epoch in range(6):
+    turn(epoch)
+    for name in ("old.csv", "new.csv", "emptied.csv"):
+        with open(name, "a") as file:
+            if not file.tell():
+                file.write("epoch,loss\n")
+            file.write(f"{epoch},{1 / (epoch + 1)}\n")
+    with open("same.txt", "a") as file:
+        file.write("done\n")
+    logging.info("epoch %d", epoch)
+    kept.write(f"epoch {epoch}\nof 6\n")
+    turn(epoch + 1)
+    there = os.path.exists("rows.csv")  # on some ranks only
+    with open("rows.csv", "a", newline="") as file:
+        csv.writer(file).writerows([[epoch, 0.5]] if there else [["epoch", "loss"], [epoch, 0.5]])
+    with open("pickles", "ab") as binary:
+        pickle.dump({"epoch": epoch}, binary)
+    with open("both.txt", "a+") as both:
+        both.write(f"{epoch}\n")
+        both.seek(0)
+        read.append(both.read().splitlines()[epoch])
+if RANK == tf.mpi.size() - 1:
+    Path("last.txt").open("a").write("by one rank\n")
+if "differ" in sys.argv:
+    with open("differ.txt", "a") as file:
+        file.write("for all\n")
+        file.flush()
+        file.write(f"of rank {RANK}\n")
+tf.mpi.barrier()
+result({"read": read})
