@@ -48,6 +48,8 @@ for epoch in range(6):
     there = os.path.exists("rows.csv")  # on some ranks only
     with open("rows.csv", "a", newline="") as file:
         csv.writer(file).writerows([[epoch, 0.5]] if there else [["epoch", "loss"], [epoch, 0.5]])
+    with tf.io.gfile.GFile("gfile.txt", "a") as gfile:
+        gfile.write(f"epoch {epoch} of {6}\n")
     with open("pickles", "ab") as binary:
         pickle.dump({"epoch": epoch}, binary)
     with open("both.txt", "a+") as both:

@@ -75,6 +75,15 @@ class Raw(io.FileIO):
         return len(text)
 
 
+class Writable(io.BufferedWriter):
+    """Has the methods of TensorFlow's WritableFile that FileIO calls."""
+
+    def __init__(self, path: Any) -> None:
+        super().__init__(Raw(path))
+
+    append = io.BufferedWriter.write
+
+
 def _find(text: bytes, appended: bytes) -> int | None:
     """Where `text` is in what other ranks have appended; only at the start of a line, except if
     they have appended nothing else before it."""

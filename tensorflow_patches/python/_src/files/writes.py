@@ -120,7 +120,7 @@ def _opens(stock: Any) -> Any:
                     raw: Any = _Raw(file, "w+" if "+" in mode else "w", whole)
                     return _open(raw, mode, buffering, encoding, errors, newline)
         if mode in _APPEND_MODES and buffering != 0 and not wrong and atomic.applies(file):
-            with contextlib.suppress(PermissionError):  # the script may append, but not read
+            with contextlib.suppress(OSError):  # stock raises it again, unless it concerns reading
                 raw = appends.Raw(file)
                 made.note(file)
                 return _open(raw, mode, buffering, encoding, errors, newline)
@@ -276,7 +276,13 @@ def checking_before_write(check: Any) -> Any:
 
         name, mode = self._FileIO__name, self._FileIO__mode
         whole = None
-        if not self._writable_file and self._write_check_passed and mode in _MODES:
+        opens = not self._writable_file and self._write_check_passed
+        if opens and mode.startswith("a") and atomic.applies(name):
+            with contextlib.suppress(OSError):
+                self._writable_file = appends.Writable(name)
+                _files.add(self._writable_file)
+                return
+        if opens and mode in _MODES:
             whole = _begin(name)
         if whole is None:
             check(self)
