@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "tensorflow_patches/core/transport/roll_call.h"
+
 namespace tfmpi {
 namespace {
 
@@ -27,9 +29,10 @@ bool Recurs(const Signature& signature) { return signature.kind != OpKind::kAllg
 // beyond this limit, requests are sent by name.
 constexpr size_t kMaxIdsOfAName = 16;
 
-bool SameBuffer(const Signature& a, const Signature& b) {
-  return b.kind == OpKind::kAllreduce && a.op == b.op && WireType(a.dtype) == WireType(b.dtype) &&
-         a.on_gpu == b.on_gpu && a.members == nullptr && b.members == nullptr;
+// Two allreduces.
+bool CanShareBuffer(const Signature& a, const Signature& b) {
+  return a.op == b.op && WireType(a.dtype) == WireType(b.dtype) && a.on_gpu == b.on_gpu &&
+         a.members == nullptr && b.members == nullptr;
 }
 
 }  // namespace
@@ -40,19 +43,20 @@ Coordinator::Coordinator(int size, const CoordinatorOptions& options, TimePoint 
 }
 
 void Coordinator::Receive(int rank, const ReadyList& ready_list, TimePoint now) {
-  const auto is_known = [&](NameId id, bool gathers) {
+  const auto check_known = [&](NameId id, bool gathers) {
     const bool known = id < by_id_.size() && GathersRows(by_id_[id].signature.kind) == gathers;
     if (!known) {
-      Refuse(rank, "announced number " + std::to_string(id) + ", but rank 0 has assigned only " +
-                       std::to_string(by_id_.size()));
+      Refuse(rank, "announced number " + std::to_string(id) +
+                       ", which rank 0 has not assigned to " +
+                       (gathers ? "a request with rows" : "a request without rows"));
     }
     return known;
   };
   for (NameId id : ready_list.ready) {
-    if (is_known(id, /*gathers=*/false)) Announce(rank, by_id_[id], now);
+    if (check_known(id, /*gathers=*/false)) Announce(rank, by_id_[id], now);
   }
   for (const KnownGather& gather : ready_list.gathers) {
-    if (!is_known(gather.id, /*gathers=*/true)) continue;
+    if (!check_known(gather.id, /*gathers=*/true)) continue;
     NamedSignature named = by_id_[gather.id];
     named.signature.shape[0] = gather.rows;
     Announce(rank, named, now);
@@ -69,7 +73,7 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
   peers_[rank].last_time = now;
   peers_[rank].wait_state.blocked = WaitState::Blocked::kNo;  // a blocked rank sends no requests
   peers_[rank].wait_state.idle = false;
-  if (WasAnswered(rank, named.name)) return;
+  if (TakeAnswer(rank, named.name)) return;
   auto [it, is_first] = pending_.try_emplace(named.name);
   Pending& pending = it->second;
   if (is_first) {
@@ -107,7 +111,7 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
 
 // Whether an error has already answered this request of the rank, whose engine has kept the error.
 // If so, decrements the count of such answers.
-bool Coordinator::WasAnswered(int rank, const std::string& name) {
+bool Coordinator::TakeAnswer(int rank, const std::string& name) {
   const auto it = answered_.find(name);
   if (it == answered_.end()) return false;
   const auto times = it->second.find(rank);
@@ -131,7 +135,7 @@ void Coordinator::Withdraw(int rank, const std::string& name) {
   // If not found, it was agreed on or failed before the withdrawal arrived; that answer stands.
   if (it == pending_.end() || !it->second.ready[rank]) return;
   it->second.ready[rank] = false;
-  if (!it->second.rows.empty()) it->second.rows[rank] = 0;  // it has none if it joins
+  if (!it->second.rows.empty()) it->second.rows[rank] = 0;  // if it joins now, it contributes none
   peers_[rank].wait_state.blocked = WaitState::Blocked::kNo;
   if (--it->second.num_ready == 0) pending_.erase(it);
   next_.withdrawn.push_back({rank, name});
@@ -160,7 +164,7 @@ void Coordinator::Leave(int rank, const std::string& why) {
   }
 }
 
-// Continuing would use data that a rank has not announced.
+// Ends the group: to continue could use data that this rank has not announced.
 void Coordinator::Refuse(int rank, const std::string& what) {
   if (!next_.fatal.empty()) return;
   next_.fatal = "rank " + std::to_string(rank) + "/" + std::to_string(size_) + " " + what +
@@ -223,20 +227,24 @@ std::string Coordinator::DescribeAbsent(const Pending& pending) const {
 // A script usually ends on all ranks at about the same time, so a finished rank is worth a line
 // only if others continue without it.
 void Coordinator::NoteAbsent(const Pending& pending, const std::string& absent) {
-  if (pending.num_ready >= noted_contributors_ || pending.num_ready == size_) return;
+  if (pending.num_ready >= noted_contributors_) return;
   noted_contributors_ = pending.num_ready;
-  notices_.push_back(absent + "; averages are now over the remaining " +
-                     std::to_string(pending.num_ready));
+  const NamedSignature& named = pending.named;
+  const std::string what = IsGradient(named.signature) ? "averages are now over"
+                                                       : std::string(Name(named.signature.kind)) +
+                                                             " '" + named.name + "' continues with";
+  notices_.push_back(absent + "; " + what + " the remaining " + std::to_string(pending.num_ready));
 }
 
 void Coordinator::Fail(const std::string& name, Code code, const std::string& message) {
   auto it = pending_.find(name);
-  std::map<int, int>& late = answered_[name];
+  // A rank that has not asked yet finds this error when it does: TakeAnswer.
+  std::map<int, int>& answers_due = answered_[name];
   for (int r = 0; r < size_; ++r) {
-    const bool asks = IsMember(it->second.named.signature, r) && !peers_[r].joined;
-    if (!it->second.ready[r] && asks) ++late[r];
+    const bool will_ask = IsMember(it->second.named.signature, r) && !peers_[r].joined;
+    if (!it->second.ready[r] && will_ask) ++answers_due[r];
   }
-  if (late.empty()) answered_.erase(name);
+  if (answers_due.empty()) answered_.erase(name);
   pending_.erase(it);
   Answered(name);
   next_.errors.push_back({name, code, message});
@@ -249,12 +257,11 @@ std::string Coordinator::RankAndDoing(int rank) const {
 }
 
 std::string Coordinator::StallReport(const Pending& pending, TimePoint now) const {
-  std::string missing;
+  std::vector<int> missing;
   std::string doing;
   for (int r = 0; r < size_; ++r) {
-    if (pending.ready[r] || peers_[r].joined) continue;
-    if (!IsMember(pending.named.signature, r)) continue;
-    missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+    if (!Lacks(pending, r)) continue;
+    missing.push_back(r);
     doing += (doing.empty() ? "" : "; ") + RankAndDoing(r);
     const bool predicted = predicted_ != kNoId && predicted_at_ > peers_[r].last_time;
     const std::string& last = predicted ? by_id_[predicted_].name : peers_[r].last_name;
@@ -262,9 +269,9 @@ std::string Coordinator::StallReport(const Pending& pending, TimePoint now) cons
     doing += last.empty() ? " has not asked for anything yet"
                           : " last asked for '" + last + "' " + Seconds(now - last_time) + " ago";
   }
-  return "rank " + std::to_string(pending.first_rank) + "/" + std::to_string(size_) + ": " +
-         Name(pending.named.signature.kind) + " '" + pending.named.name + "' has waited " +
-         Seconds(now - pending.since) + " for rank " + missing + " (" + doing + ")";
+  return std::string(Name(pending.named.signature.kind)) + " '" + pending.named.name +
+         "' on rank " + std::to_string(pending.first_rank) + " has waited " +
+         Seconds(now - pending.since) + " for " + NameRanks(missing) + " (" + doing + ")";
 }
 
 void Coordinator::PostThatRank0Waits(TimePoint now) {
@@ -282,7 +289,6 @@ void Coordinator::CheckStalls(TimePoint now) {
   constexpr auto kInterval = std::chrono::milliseconds(50);
   if (now - last_stall_check_ < kInterval || pending_.empty()) return;
   last_stall_check_ = now;
-  PostThatRank0Waits(now);
   CheckDeadlock(now);
   Pending* oldest = nullptr;
   int stalled = 0;
@@ -300,8 +306,12 @@ void Coordinator::CheckStalls(TimePoint now) {
   }
   if (oldest != nullptr) {
     std::string line = StallReport(*oldest, now);
-    if (stalled > 1) line += " and " + std::to_string(stalled - 1) + " more tensors wait";
-    notices_.push_back(line + "; an error follows after TF_MPI_STALL_TIMEOUT");
+    if (stalled > 1) {
+      line += " (and " + std::to_string(stalled - 1) +
+              (stalled == 2 ? " more request waits)" : " more requests wait)");
+    }
+    const bool expires = options_.stall_timeout.count() > 0;
+    notices_.push_back(line + (expires ? "; an error follows after TF_MPI_STALL_TIMEOUT" : ""));
   }
   for (const auto& [name, report] : expired) {
     Fail(name, Code::kDeadlineExceeded,
@@ -309,6 +319,8 @@ void Coordinator::CheckStalls(TimePoint now) {
              "; TF_MPI_STALL_TIMEOUT has expired: make sure that every rank takes the same steps, "
              "or raise the timeout");
   }
+  // Last: until the ranks have received the post, their wait states are out of date.
+  PostThatRank0Waits(now);
 }
 
 void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
@@ -363,7 +375,7 @@ ResponseItem Coordinator::MakeItem(Pending* pending) {
 }
 
 // Allreduces that can share a buffer are fused in the order in which they became ready, up to the
-// threshold. A tensor that would fill a buffer alone is sent alone and in place.
+// threshold. A tensor of kAloneBytes or more is sent alone and in place.
 void Coordinator::Plan(ResponseList* response_list) {
   Response* open = nullptr;
   Signature open_signature;
@@ -372,7 +384,7 @@ void Coordinator::Plan(ResponseList* response_list) {
     const Signature signature = pending.named.signature;
     const size_t bytes = signature.kind == OpKind::kAllreduce ? WireBytes(signature) : 0;
     const bool shares = signature.kind == OpKind::kAllreduce && bytes < kAloneBytes;
-    const bool fits = open != nullptr && shares && SameBuffer(open_signature, signature) &&
+    const bool fits = open != nullptr && shares && CanShareBuffer(open_signature, signature) &&
                       open_bytes + bytes <= options_.fusion_threshold &&
                       open->contributors == pending.num_ready;
     if (!fits) {

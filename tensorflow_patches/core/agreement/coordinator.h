@@ -39,8 +39,8 @@ class Coordinator {
   // Processes the announcements of `rank`.
   void Receive(int rank, const ReadyList& ready_list, TimePoint now);
 
-  // Whether nothing is open: no request without an answer, no answer that a rank has yet to fetch,
-  // and no rank that has joined.
+  // Whether nothing is open: no request without an answer, no error that a rank has yet to be told
+  // when it asks, and no rank that has joined.
   bool idle() const {
     return pending_.empty() && agreed_.empty() && answered_.empty() && next_.empty() &&
            num_joined_ == 0;
@@ -99,7 +99,7 @@ class Coordinator {
   void CheckAllReady();
   void CheckReady(const std::string& name);
   void NoteAbsent(const Pending& pending, const std::string& absent);
-  bool WasAnswered(int rank, const std::string& name);
+  bool TakeAnswer(int rank, const std::string& name);
   void NoteReady(int rank, Pending* pending, TimePoint now);
   void Fail(const std::string& name, Code code, const std::string& message);
   void CheckStalls(TimePoint now);

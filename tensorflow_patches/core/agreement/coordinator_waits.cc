@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tensorflow_patches/core/agreement/coordinator.h"
+#include "tensorflow_patches/core/transport/roll_call.h"
 
 namespace tfmpi {
 namespace {
@@ -120,19 +121,18 @@ std::string Coordinator::DescribeDeadlock(const std::vector<bool>& stuck) const 
     if (!stuck[rank] || ++described > kMaxRanksDescribed) continue;
     const std::vector<const Pending*> waits = WaitsIn(rank);
     const Pending* first = nullptr;
-    std::string missing;
+    std::vector<int> missing;
     for (const Pending* pending : waits) {
-      std::string lacking;
+      std::vector<int> lacking;
       for (int r = 0; r < size_; ++r) {
-        if (stuck[r] && Lacks(*pending, r))
-          lacking += (lacking.empty() ? "" : ", ") + std::to_string(r);
+        if (stuck[r] && Lacks(*pending, r)) lacking.push_back(r);
       }
       const bool older = first == nullptr || pending->since < first->since;
       if (lacking.empty() || !older) continue;
       first = pending;
-      missing = lacking;
+      missing = std::move(lacking);
     }
-    text += (described > 1 ? "; " : "") + RankAndDoing(rank) + " waits for rank " + missing +
+    text += (described > 1 ? "; " : "") + RankAndDoing(rank) + " waits for " + NameRanks(missing) +
             " in " + Name(first->named.signature.kind) + " '" + first->named.name + "'";
   }
   if (described > kMaxRanksDescribed) {

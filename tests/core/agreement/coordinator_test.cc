@@ -122,7 +122,8 @@ TEST_F(CoordinatorTest, NumbersThatWereNeverGivenAreRefused) {
     ReadyList ready_list;
     ready_list.ready = {id};
     Send(1, ready_list);
-    ExpectRefusal(Decide(), {"rank 1/2", "announced number", std::to_string(id)});
+    ExpectRefusal(Decide(), {"rank 1/2 announced number " + std::to_string(id) +
+                             ", which rank 0 has not assigned to a request without rows"});
   }
   // A number announced as one of rows that has none, and the reverse, are refused, too.
   for (const bool gathers : {true, false}) {
@@ -138,7 +139,9 @@ TEST_F(CoordinatorTest, NumbersThatWereNeverGivenAreRefused) {
       ready_list.ready = {0};
     }
     Send(0, ready_list);
-    ExpectRefusal(Decide(), {"number 0"});
+    ExpectRefusal(Decide(),
+                  {gathers ? "number 0, which rank 0 has not assigned to a request with "
+                           : "number 0, which rank 0 has not assigned to a request without "});
   }
 }
 

@@ -24,7 +24,8 @@ TEST_F(JoinTest, AveragesGoOnOverTheRemaining) {
   EXPECT_EQ(response_list.responses[0].contributors, 2);
   const std::vector<std::string> notices = Notices();
   ASSERT_EQ(notices.size(), 1u);
-  EXPECT_TRUE(Contains(notices[0], "1 of 3 ranks")) << notices[0];
+  EXPECT_TRUE(Contains(notices[0], "1 of 3 ranks (1); averages are now over the remaining 2"))
+      << notices[0];
   ReadyByNumber(0, "w", {1});
   ReadyByNumber(2, "w", {1});
   Decide();
@@ -91,6 +92,12 @@ TEST_F(JoinTest, WhatZerosDoForGoesOn) {
     const ResponseList response_list = Decide();
     EXPECT_TRUE(response_list.errors.empty()) << Describe(signature);
     EXPECT_EQ(response_list.responses.size(), 1u) << Describe(signature);
+    const std::string what = IsAverage(signature)
+                                 ? "averages are now over"
+                                 : Name(signature.kind) + std::string(" 'x' continues with");
+    const std::vector<std::string> notices = Notices();
+    ASSERT_EQ(notices.size(), 1u);
+    EXPECT_TRUE(Contains(notices[0], "; " + what + " the remaining 1")) << notices[0];
   }
 }
 
@@ -128,7 +135,7 @@ TEST_F(StallTest, WarnsOncePerIntervalWithTheMissingRanks) {
   const std::vector<std::string> notices = Notices();
   ASSERT_EQ(notices.size(), 1u);
   for (const char* part :
-       {"rank 3/4: allreduce 'w' has waited 60 s for rank 1, 2 (", "TF_MPI_STALL_TIMEOUT",
+       {"allreduce 'w' on rank 3 has waited 60 s for ranks 1 and 2 (", "TF_MPI_STALL_TIMEOUT",
         "rank 1 last asked for 'early' 62 s ago", "rank 2 has not asked for anything yet"}) {
     EXPECT_TRUE(Contains(notices[0], part)) << part << " in: " << notices[0];
   }
@@ -139,7 +146,7 @@ TEST_F(StallTest, WarnsOncePerIntervalWithTheMissingRanks) {
   Decide();
   const std::vector<std::string> again = Notices();
   ASSERT_EQ(again.size(), 1u) << "one line, however many tensors wait";
-  EXPECT_TRUE(Contains(again[0], " and 1 more tensors wait")) << again[0];
+  EXPECT_TRUE(Contains(again[0], " (and 1 more request waits)")) << again[0];
 }
 
 TEST_F(StallTest, TheTimeoutIsAnErrorThatListsTheMissingRanks) {
@@ -151,7 +158,7 @@ TEST_F(StallTest, TheTimeoutIsAnErrorThatListsTheMissingRanks) {
   ASSERT_EQ(response_list.errors.size(), 1u);
   EXPECT_EQ(response_list.errors[0].code, Code::kDeadlineExceeded);
   EXPECT_TRUE(Contains(response_list.errors[0].message, "'w'")) << response_list.errors[0].message;
-  EXPECT_TRUE(Contains(response_list.errors[0].message, "for rank 1, 3 "))
+  EXPECT_TRUE(Contains(response_list.errors[0].message, "for ranks 1 and 3 "))
       << response_list.errors[0].message;
   // That error has answered the late ranks' requests.
   Ready(1, "w", {1});
@@ -179,6 +186,18 @@ TEST_F(StallTest, ZeroMeansNever) {
   Advance(std::chrono::hours(1000));
   EXPECT_TRUE(Decide().errors.empty());
   EXPECT_TRUE(Notices().empty());
+}
+
+TEST_F(StallTest, AWarningWithoutATimeoutAnnouncesNoError) {
+  options_.stall_timeout = seconds(0);
+  Start(2, options_);
+  for (const char* name : {"a", "b", "w"}) Ready(0, name, {1});
+  Advance(seconds(60));
+  Decide();
+  const std::vector<std::string> notices = Notices();
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_TRUE(Contains(notices[0], " (and 2 more requests wait)")) << notices[0];
+  EXPECT_FALSE(Contains(notices[0], "error")) << notices[0];
 }
 
 TEST_F(StallTest, RanksAreToldThatRank0WaitsAndNobodyElse) {

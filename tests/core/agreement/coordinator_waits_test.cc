@@ -49,7 +49,8 @@ TEST_F(DeadlockTest, ACircleOfSomeRanksIsEnough) {
   EXPECT_EQ(Fatal(), "");
   BlockedIn(2, "y");
   const std::string fatal = Fatal();  // independent of what rank 0 does
-  ExpectParts(fatal, {"rank 1 waits for rank 2 in", "rank 2 waits for rank 1, 3", "rank 3 waits"});
+  ExpectParts(fatal,
+              {"rank 1 waits for rank 2 in", "rank 2 waits for ranks 1 and 3", "rank 3 waits"});
   EXPECT_EQ(fatal.find("rank 0"), std::string::npos) << fatal;
 }
 
@@ -269,16 +270,19 @@ TEST_F(GivesNothingTest, OnlyGradientsGoOn) {
 }
 
 TEST_F(GivesNothingTest, AStallSaysWhatTheLateRankIsIn) {
-  Start(2);
+  Start(3);
   WaitState wait_state;
   wait_state.doing = "evaluate() of model 'm', after 3 steps";
   ReportState(1, wait_state);
+  WaitsForFile(2, 0);  // nobody waits for this one
   Ready(0, "w", {1});
   Advance(seconds(61));
   Decide();
   const std::vector<std::string> notices = Notices();
   ASSERT_EQ(notices.size(), 1u);
-  ExpectParts(notices[0], {"rank 1, in evaluate() of model 'm', after 3 steps, has not asked"});
+  ExpectParts(notices[0],
+              {"on rank 0 has waited 61 s for rank 1 (rank 1, in evaluate() of model 'm', after 3 "
+               "steps, has not asked for anything yet);"});
 }
 
 }  // namespace

@@ -245,7 +245,7 @@ TEST_F(TreeTest, AStallNamesTheRanksThatAreMissing) {
   for (Ending& ending : endings) {
     const Status status = Await(ending);
     EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
-    EXPECT_NE(status.message().find("for rank 2, 5 ("), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("for ranks 2 and 5 ("), std::string::npos) << status.message();
   }
 }
 

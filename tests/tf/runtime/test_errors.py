@@ -212,7 +212,7 @@ def stalled(launch, scripts):
 
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_stall_is_reported_and_then_an_error(stalled, late):
-    waited = f"rank {1 - late}/2: allreduce 'weights (GradientDescent)' has waited"
+    waited = f"allreduce 'weights (GradientDescent)' on rank {1 - late} has waited"
     report = [line for line in stalled.stderr[0].splitlines() if waited in line]
     assert report and f"for rank {late} (rank {late} last asked for" in report[0]
     assert "an error follows after TF_MPI_STALL_TIMEOUT" in report[0]
