@@ -15,6 +15,9 @@
 
 namespace tfmpi {
 
+// The name of the communication thread in the system and in traces.
+inline constexpr char kCommunicationThread[] = "tf_mpi_comm";
+
 class TFMPI_CAPABILITY("role") ThreadRole {
  public:
   void Take() TFMPI_ACQUIRE() {

@@ -25,7 +25,7 @@ constexpr std::chrono::microseconds kPollPatience{1000};
 
 std::function<void()> StartThread(const std::function<void()>& loop) {
   const auto thread = std::make_shared<std::thread>([loop] {
-    pthread_setname_np(pthread_self(), "tf_mpi_comm");
+    pthread_setname_np(pthread_self(), kCommunicationThread);
     prctl(PR_SET_TIMERSLACK, 1000);  // ns; the default of 50 µs is longer than our short waits
     loop();
   });

@@ -42,7 +42,7 @@ Status Recovery::MapToCurrentGroup(Request* request) {
 // others' pending one.
 Status Recovery::FailOrphanedBroadcast(Request* request, uint64_t group) {
   const auto root = static_cast<size_t>(request->signature.root);
-  if (!state_->ok()) {  // the regrouping, if there is one, learns of it
+  if (!state_->ok()) {  // MakeReport tells the survivors, if they regroup; the group then ends
     request->signature.root = Request::kDeadRoot;
     return Status();
   }
@@ -64,7 +64,7 @@ bool Recovery::RegroupSurvivors() {
   state_->interrupted = true;
   state_->failure = Status(Code::kUnavailable, "a rank has died");
   for (int ranks = state_->size(); status.ok(); --ranks) {
-    // Each round another rank has died; more rounds than ranks means that something else fails.
+    // Each round means another death, so ranks + 1 rounds mean that something else fails.
     if (ranks < 0) status = Status(Code::kInternal, "the survivors cannot regroup");
     std::unique_ptr<Transport> next;
     if (status.ok()) status = membership->Regroup(&next);
@@ -89,7 +89,8 @@ bool Recovery::RegroupSurvivors() {
 // A rank that has sent a reason for stopping was not killed, even if its process is gone.
 bool Recovery::ReceivedStopReason() {
   std::vector<ControlMessage> inbox;
-  parts_.transport->Receive(&inbox);  // after any failure there may be messages
+  // The status is ignored: even after a failure, earlier messages can be read.
+  parts_.transport->Receive(&inbox);
   for (const ControlMessage& sealed : inbox) {
     std::string bytes;
     parts_.messenger->Unseal(sealed, &bytes);
@@ -139,15 +140,13 @@ std::string Recovery::ReasonToStop(const Regrouping& regrouping) const {
   for (const Report& report : regrouping.reports) {
     const bool orphaned = std::any_of(report.roots.begin(), report.roots.end(),
                                       [&](int32_t root) { return regrouping.NewRank(root) < 0; });
-    // If the request failed on some ranks only, their next broadcast of that name would match the
-    // others' pending one.
-    if (orphaned) return "only it had the data for the others";
+    if (orphaned) return "only a dead rank had the data for the others";  // FailOrphanedBroadcast
     if (!report.needs_all.empty()) return report.needs_all;
   }
   return "";
 }
 
-// The same on all survivors.
+// All survivors have the same reports and so decide the same.
 void Recovery::ContinueWith(std::unique_ptr<Transport> next, const Regrouping& regrouping) {
   const std::string deaths = DescribeDeaths(regrouping);
   const std::string why_not = ReasonToStop(regrouping);
@@ -155,10 +154,11 @@ void Recovery::ContinueWith(std::unique_ptr<Transport> next, const Regrouping& r
     state_->FailForGood(Status(Code::kUnavailable, deaths + ", and " + why_not));
     return parts_.transport->Keep(std::move(next));
   }
-  const uint64_t begun = history_->done();
+  const uint64_t done_before = history_->done();
   CatchUp(regrouping);
+  // What the ranks had agreed on ends the job, or does not match what this rank has announced.
   if (state_->given_up) return parts_.transport->Keep(std::move(next));
-  CompleteWithdrawn(regrouping);
+  AdaptPending(regrouping);
   std::vector<int> ranks;
   for (int rank = 0; rank < state_->size(); ++rank) ranks.push_back(regrouping.NewRank(rank));
   next_ranks_.push_back(std::move(ranks));
@@ -171,13 +171,15 @@ void Recovery::ContinueWith(std::unique_ptr<Transport> next, const Regrouping& r
   RestartInNewGroup();
   if (state_->rank() != 0 || !state_->options.log) return;
   const size_t left = regrouping.reports.size();
+  const uint64_t repeated = regrouping.most_done - regrouping.least_done;
   const std::string doing = state_->script_state->Snapshot().doing;
   state_->options.log(deaths + (doing.empty() ? "" : ", in " + doing) + "; " +
                       std::to_string(left) + (left == 1 ? " rank continues" : " ranks continue") +
                       ", and averages are now over these. All of them have all earlier averages (" +
-                      std::to_string(regrouping.most_done - regrouping.least_done) +
-                      " results were passed on); this process is now rank 0" +
-                      (begun != regrouping.most_done ? " and was behind" : ""));
+                      std::to_string(repeated) +
+                      (repeated == 1 ? " operation was" : " operations were") +
+                      " completed from other ranks' history); this process is now rank 0" +
+                      (done_before != regrouping.most_done ? " and was behind" : ""));
 }
 
 // Replays what other ranks have executed and this rank has not.
@@ -202,7 +204,7 @@ void Recovery::Replay(const Unit& unit) {
 
 // Completes withdrawals that were not answered, since the new coordinator does not know them, and
 // maps the roots of broadcasts to their new ranks.
-void Recovery::CompleteWithdrawn(const Regrouping& regrouping) {
+void Recovery::AdaptPending(const Regrouping& regrouping) {
   std::vector<std::string> withdrawn;
   const uint64_t next_generation = next_ranks_.size() + 1;
   NameTable& names = parts_.pending->names();
@@ -220,7 +222,7 @@ void Recovery::CompleteWithdrawn(const Regrouping& regrouping) {
   }
 }
 
-// In the group that the transport now has.
+// Restarts all parts for the group that the transport has switched to.
 void Recovery::RestartInNewGroup() {
   state_->published->BeginGeneration();
   state_->published->ForgetPosts(kJoinedPost);  // they contain ranks of the former group

@@ -59,7 +59,7 @@ class Recovery {
   void ContinueWith(std::unique_ptr<Transport> next, const Regrouping& regrouping);
   void CatchUp(const Regrouping& regrouping);
   void Replay(const Unit& unit);
-  void CompleteWithdrawn(const Regrouping& regrouping);
+  void AdaptPending(const Regrouping& regrouping);
   void RestartInNewGroup();
 
   EngineState* const state_;

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "tensorflow_patches/core/base/thread_role.h"
+
 namespace tfmpi {
 namespace {
 
@@ -31,7 +33,8 @@ char StateOf(const char* thread) {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path, "r"), std::fclose);
   if (file == nullptr || std::fgets(line, sizeof line, file.get()) == nullptr) return '?';
   const std::string text(line);
-  if (text.find("(tf_mpi_comm)") != std::string::npos) return '?';
+  const std::string own = std::string("(") + kCommunicationThread + ")";
+  if (text.find(own) != std::string::npos) return '?';
   const size_t end = text.rfind(") ");  // the end of its name
   return end == std::string::npos || end + 2 >= text.size() ? '?' : text[end + 2];
 }

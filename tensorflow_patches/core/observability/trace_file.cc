@@ -7,12 +7,12 @@
 #include <unordered_map>
 #include <utility>
 
+#include "tensorflow_patches/core/base/thread_role.h"
 #include "tensorflow_patches/core/observability/trace_steps.h"
 
 namespace tfmpi {
 namespace {
 
-constexpr char kCommunicationThread[] = "tf_mpi_comm";
 constexpr size_t kMaxNamesShown = 64;  // per response
 
 // ---------------------------------------------------------------- bytes
@@ -70,7 +70,7 @@ class Reader {
   size_t at_ = 0;
 };
 
-// The time before which events are left out, so that the last `most` remain.
+// Events that end before this time are left out, so that at most the last `most` remain.
 int64_t CutTime(const Events& events, size_t most) {
   std::vector<int64_t> ends;
   for (const ThreadEvents& thread : events.threads) {
@@ -134,7 +134,7 @@ class RankWriter {
     NameTrack("process_name", 0, "rank " + std::to_string(rank_.rank) + " (" + rank_.host + ")");
     Line("{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":" + std::to_string(rank_.rank) +
          ",\"tid\":0,\"args\":{\"sort_index\":" + std::to_string(rank_.rank) + "}}");
-    CollectGroups();
+    CollectMembers();
     WriteSteps();
     WriteInput();
     int track = kFirstOtherTrack;
@@ -170,12 +170,12 @@ class RankWriter {
     Line(json + ",\"dur\":" + Microseconds(end - start) + ",\"args\":{" + args + "}}");
   }
 
-  // The names of each response: a wait knows the request's name and the number of the response.
-  void CollectGroups() {
+  // Collects the tensors of each response from the waits, which know both.
+  void CollectMembers() {
     for (const ThreadEvents& thread : rank_.events.threads) {
       for (const Event& event : thread.events) {
         if (event.stage != Stage::kWait) continue;
-        std::vector<std::string>& members = groups_[event.group];
+        std::vector<std::string>& members = members_[event.group];
         const auto parts = rank_.events.parts.find(event.name);
         if (parts == rank_.events.parts.end()) {
           members.push_back(NameOf(event.name));
@@ -207,21 +207,25 @@ class RankWriter {
     }
   }
 
-  // The events that belong to the input track, or to their thread's own, by start time. Of two with
-  // the same start the longer one comes first, since it contains the other.
-  static void Append(const std::vector<Event>& events, bool input, std::vector<Event>* sorted) {
-    std::copy_if(events.begin(), events.end(), std::back_inserter(*sorted),
+  // Appends the events of the input track (`input`), or all others.
+  static void Append(const std::vector<Event>& events, bool input, std::vector<Event>* out) {
+    std::copy_if(events.begin(), events.end(), std::back_inserter(*out),
                  [input](const Event& event) { return (event.stage == Stage::kInput) == input; });
-    std::sort(sorted->begin(), sorted->end(), [](const Event& a, const Event& b) {
+  }
+
+  // Of two events with the same start the longer one comes first, since it contains the other.
+  static void SortByStart(std::vector<Event>* events) {
+    std::sort(events->begin(), events->end(), [](const Event& a, const Event& b) {
       return a.start != b.start ? a.start < b.start : a.end > b.end;
     });
   }
 
-  // tf.data waits on several threads; their waits share one row.
+  // tf.data waits on several threads; their waits share one track.
   void WriteInput() {
     std::vector<Event> waits;
     for (const ThreadEvents& thread : rank_.events.threads) Append(thread.events, true, &waits);
     if (waits.empty()) return;
+    SortByStart(&waits);
     NameTrack("thread_name", kInputTrack, "input");
     for (const Event& wait : waits) {
       Complete(Name(wait.stage), "input", kInputTrack, wait.start, wait.end, "");
@@ -233,6 +237,7 @@ class RankWriter {
     std::vector<Event> events;
     Append(thread.events, false, &events);
     if (events.empty()) return;
+    SortByStart(&events);
     NameTrack("thread_name", track, communication ? "communication" : "thread " + thread.name);
     for (const Event& event : events) {
       if (event.stage == Stage::kWait) {
@@ -267,11 +272,11 @@ class RankWriter {
 
   const std::vector<std::string>& Members(const Event& response) const {
     static const std::vector<std::string>* const kNone = new std::vector<std::string>;
-    const auto it = groups_.find(response.group);
-    return it != groups_.end() ? it->second : *kNone;
+    const auto it = members_.find(response.group);
+    return it != members_.end() ? it->second : *kNone;
   }
 
-  // The name of an operation of the transport includes its kind.
+  // A named kReduce event has the transport's operation as its name, such as "allgather".
   std::string NameOfSpan(const Event& event) const {
     const bool named = event.stage == Stage::kReduce && event.name != 0;
     return named ? NameOf(event.name) : Name(event.stage);
@@ -280,6 +285,7 @@ class RankWriter {
   std::string NameOfResponse(const Event& event) const {
     const size_t tensors = Members(event).size();
     const std::string kind = NameOf(event.name);
+    if (tensors == 0) return kind + ", " + Size(event.bytes);  // their waits were dropped
     if (tensors == 1) return kind + " " + Size(event.bytes);
     return kind + " of " + std::to_string(tensors) + " tensors, " + Size(event.bytes);
   }
@@ -306,7 +312,7 @@ class RankWriter {
   const RankEvents& rank_;
   const int64_t zero_;
   std::string* const out_;
-  std::unordered_map<uint32_t, std::vector<std::string>> groups_;  // tensors by response
+  std::unordered_map<uint32_t, std::vector<std::string>> members_;  // tensors by response
   unsigned waits_ = 0;
 };
 
@@ -346,14 +352,14 @@ std::string Encode(const RankEvents& rank, size_t most_bytes) {
 bool Decode(const std::string& bytes, RankEvents* rank) {
   Reader reader(bytes);
   int32_t number = 0;
-  uint64_t names = 0, groups = 0, threads = 0;
+  uint64_t names = 0, named_parts = 0, threads = 0;
   if (!reader.Get(&number) || !reader.GetText(&rank->host) || !reader.Get(&rank->clock_offset) ||
       !reader.Get(&names)) {
     return false;
   }
   rank->rank = number;
-  if (!reader.GetTexts(names, &rank->events.names) || !reader.Get(&groups)) return false;
-  for (uint64_t i = 0; i < groups; ++i) {
+  if (!reader.GetTexts(names, &rank->events.names) || !reader.Get(&named_parts)) return false;
+  for (uint64_t i = 0; i < named_parts; ++i) {
     uint32_t name = 0;
     uint64_t parts = 0;
     if (!reader.Get(&name) || !reader.Get(&parts) ||
@@ -398,7 +404,7 @@ Status WriteTrace(const std::string& path, const std::vector<RankEvents>& ranks)
   }
   const bool whole = std::fwrite(text.data(), 1, text.size(), file) == text.size();
   if (std::fclose(file) == 0 && whole) return Status();
-  return Status(Code::kInternal, "the trace in " + path + " is not whole: the disk may be full");
+  return Status(Code::kInternal, "the trace in " + path + " is incomplete: the disk may be full");
 }
 
 }  // namespace tfmpi

@@ -1,9 +1,9 @@
 // A trace of all ranks in one file: the Trace Event Format, which Perfetto and chrome://tracing
 // open.
 //
-// Each rank is a process in it, with a track of steps, one of the communication thread, one of
-// waits for input, one for every other thread, and the waits for peers, which overlap. Encode and
-// Decode transfer a rank's events to rank 0. All functions except WriteTrace are pure. Any thread.
+// Each rank is a process in it. Its tracks: steps; the communication thread; waits for input; each
+// other thread. Waits for peers overlap, so they are asynchronous events. Encode and Decode
+// transfer a rank's events to rank 0. All functions except WriteTrace are pure. Any thread.
 
 #ifndef TFMPI_CORE_OBSERVABILITY_TRACE_FILE_H_
 #define TFMPI_CORE_OBSERVABILITY_TRACE_FILE_H_

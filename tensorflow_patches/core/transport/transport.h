@@ -5,8 +5,9 @@
 // Called on the engine's communication thread, except for calls marked "any thread"; before that
 // thread exists, and after its end, on the thread that creates the engine. The caller owns every
 // buffer; a transport keeps no pointer after a call has returned. Every blocking call takes a
-// deadline and returns kDeadlineExceeded when it has passed. After any failure the state of the
-// transport is undefined, and the engine does not use it any more.
+// deadline and returns kDeadlineExceeded when it has passed. After any failure the engine does not
+// use the transport any more, except with membership(): Receive, and the calls of Membership,
+// remain valid.
 
 #ifndef TFMPI_CORE_TRANSPORT_TRANSPORT_H_
 #define TFMPI_CORE_TRANSPORT_TRANSPORT_H_

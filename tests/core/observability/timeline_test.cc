@@ -167,6 +167,19 @@ TEST_F(TimelineTest, ATraceIsOnRankZerosClock) {
   EXPECT_NE(trace.find("\"tensors\":[\"b1\",\"b2\",\"b3\"]"), std::string::npos);
 }
 
+TEST_F(TimelineTest, AResponseIsNamedByWhatIsKnownOfIt) {
+  Events events = TwoSteps();
+  std::vector<Event>& communication = events.threads[1].events;
+  communication.push_back(At(Stage::kResponse, 3, 99, 1900, 1950));  // its waits were dropped
+  communication.push_back(At(Stage::kReduce, 3, 99, 1910, 1940));
+  const std::string trace = FormatTrace({{0, "n", 0, events}});
+  for (const char* name : {"\"allreduce of 3 tensors, 100 B\"", "\"allreduce 100 B\"",
+                           "\"allreduce, 100 B\"", "\"allreduce\""}) {
+    EXPECT_NE(trace.find(name), std::string::npos) << name << " in " << trace;
+  }
+  EXPECT_EQ(trace.find(" of 0 tensors"), std::string::npos);
+}
+
 // tf.data asks for batches on whatever thread of its own is free.
 TEST_F(TimelineTest, WaitsForInputAreOneTrack) {
   Events events = TwoSteps();

@@ -47,8 +47,8 @@ class Lives {
       options.collective_timeout = std::chrono::seconds(20);
       options.start_loop = world_.StartLoop(rank);
       options.log = [this](const std::string& line) {
-        passed_on_ += line.find("results were passed on") != std::string::npos &&
-                      line.find("(0 results") == std::string::npos;
+        passed_on_ += line.find(" completed from other ranks' history") != std::string::npos &&
+                      line.find("(0 operations were ") == std::string::npos;
       };
       engines_.push_back(std::make_unique<Engine>(mortal_->CreateTransport(rank), options));
     }
@@ -174,8 +174,13 @@ class Lives {
       if (world_.killed(rank)) continue;
       const std::string who = "rank " + std::to_string(rank);
       const auto i = static_cast<size_t>(rank);
-      const bool orphaned = joined_[i].message().find("only it had the data") != std::string::npos;
+      const bool orphaned =
+          joined_[i].message().find("had the data for the others") != std::string::npos;
       const bool alike = orphaned == !joined_[static_cast<size_t>(first)].ok();
+      const bool several = joined_[i].message().find(" have died") != std::string::npos;
+      if (several && joined_[i].message().find("only it") != std::string::npos) {
+        return who + " means one of several: " + joined_[i].message();
+      }
       if (orphaned && alike) continue;
       if (!joined_[i].ok()) return who + ": " + joined_[i].message();
       if (posted_[i] != posted_[static_cast<size_t>(first)]) return who + " has other posts";
