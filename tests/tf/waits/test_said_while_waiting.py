@@ -10,7 +10,7 @@ import pytest
 
 from extras import load
 
-THEN = "; it will end after TF_MPI_STALL_TIMEOUT, 60 s"
+THEN = "; this rank ends after TF_MPI_STALL_TIMEOUT, 60 s"
 
 
 class Ended(Exception):
@@ -70,26 +70,38 @@ def said(capsys: Any) -> str:
 )
 def test_a_wait_at_the_start_says_what_a_late_rank_does(watch, monkeypatch, capsys, facts, words):
     known = {0: peer(watch, 0, ours=True), 1: peer(watch, 1, **facts)}
-    starting(watch, monkeypatch, known, 2, 2).look()
+    starting(watch, monkeypatch, known, 2, 2).poll()
     line = "tensorflow.mpi rank 0/2: has waited 5 s for all ranks to arrive in MPI_Init (rank 1 "
     assert said(capsys).startswith(f"{line}(process 101, 'python train.py') {words}")
 
 
 def test_a_wait_at_the_start_names_ranks_that_are_not_visible(watch, monkeypatch, capsys):
     known = {0: peer(watch, 0, ours=True)}
-    starting(watch, monkeypatch, known, 3, 3).look()
+    starting(watch, monkeypatch, known, 3, 3).poll()
     assert "(no process of ranks 1 and 2 is visible on this node)" + THEN in said(capsys)
-    starting(watch, monkeypatch, known, 3, 1).look()
+    starting(watch, monkeypatch, known, 3, 1).poll()
     text = said(capsys)
     assert "2 ranks are not visible from this node, " in text
     assert "ranks with TF_MPI_ENABLE=0 do not join; mpirun passes that to other nodes only" in text
+    starting(watch, monkeypatch, known, 2, 1).poll()
+    assert "1 rank is not visible from this node, " in said(capsys)
+
+
+@pytest.mark.parametrize(("off", "were"), [((1,), "was"), ((1, 2), "were")])
+def test_a_start_without_ranks_that_are_off_ends(watch, monkeypatch, off, were):
+    known = {0: peer(watch, 0, ours=True)} | {rank: peer(watch, rank, off=True) for rank in off}
+    start = starting(watch, monkeypatch, known, 3, 3)
+    start.poll()
+    with pytest.raises(Ended, match=rf"\) {were} started with TF_MPI_ENABLE=0; use the same value"):
+        for _ in range(9):
+            start.poll()
 
 
 def test_a_start_that_cannot_succeed_ends_the_rank(watch, monkeypatch):
     monkeypatch.setattr(watch.config, "is_off_elsewhere", lambda: True)
     words = "ranks on another node were started with TF_MPI_ENABLE=0; to pass that variable to all"
     with pytest.raises(Ended, match=words):
-        starting(watch, monkeypatch, {}, 2, 1).look()
+        starting(watch, monkeypatch, {}, 2, 1).poll()
 
 
 def test_a_rank_that_gives_up_says_why(loaded, monkeypatch, capsys):
@@ -127,7 +139,7 @@ def test_a_wait_at_the_end_says_what_the_others_do(watch, monkeypatch, capsys, f
     for seconds in (1.0, 1.0, facts.get("seconds", 1.0)):
         known = {1: peer(watch, 1, ours=True, **facts | {"seconds": seconds})}
         end.node = types.SimpleNamespace(peers=lambda known=known: known)
-        end.look()
+        end.poll()
     begins = (
         "tensorflow.mpi rank 0/2: its script has ended, and it has waited 5 s for the script of "
     )
@@ -153,9 +165,9 @@ def test_a_rank_that_others_wait_for_says_where_its_script_is(watch, monkeypatch
     monkeypatch.setattr(watch, "c_api", api)
     monkeypatch.setattr(watch.reasons, "place_of_main_thread", lambda: "train.py:8 in export")
     awaited = watch._AwaitedEnd(1, 3)
-    awaited.look()
+    awaited.poll()
     assert said(capsys) == ""
-    awaited.look()
+    awaited.poll()
     assert said(capsys) == (
         "tensorflow.mpi rank 1/3: ranks 0 and 2 have waited 5 s or longer for this rank's script "
         "to end; it is at train.py:8 in export\n"

@@ -69,7 +69,7 @@ def test_a_rank_says_whom_it_waits_for_and_the_wait_ends(launch, scripts, mode, 
         return
     # On a busy machine the average before it may have waited, too: "1.0 s".
     first = next(line for line in lines if re.search(r"has waited [1-4] s for", line))
-    assert first.endswith("; it will end after TF_MPI_STALL_TIMEOUT, 4 s")
+    assert first.endswith("; this rank ends after TF_MPI_STALL_TIMEOUT, 4 s")
     if mode in ("idle", "stopped"):
         assert run.since(1) < SOON
     if mode == "idle":

@@ -20,9 +20,9 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.presence import deaths, launcher, peers, reasons
 from tensorflow.mpi._src.runtime import c_api
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _IDLE_SECONDS = 2.0
-_START_LOOK_SECONDS = 1.0  # between looks at /proc
+_START_POLL_SECONDS = 1.0  # between looks at /proc
 _START_WARNING_SECONDS = 10.0  # a start is slow, but rarely this slow
 _LOST_SECONDS = 3.0  # a rank that has been off or gone for this long will not join
 _AFTER_SPEAKER_SECONDS = 2.0  # the reporting rank ends first: the launcher then kills the others
@@ -72,7 +72,7 @@ class _Watcher:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._look: Callable[[], None] | None = None  # guarded by _changed
+        self._poll: Callable[[], None] | None = None  # guarded by _changed
         self.idle: Callable[[], None] | None = None  # called every _IDLE_SECONDS outside waits
         self.launcher: launcher.Launcher | None = None
         threading.Thread(target=self._loop, name="tf_mpi_watch", daemon=True).start()
@@ -80,10 +80,10 @@ class _Watcher:
     def _loop(self) -> None:
         while True:
             with self._changed:
-                look = self._look
-                self._changed.wait(_LOOK_SECONDS if look is not None else _IDLE_SECONDS)
+                poll = self._poll
+                self._changed.wait(_POLL_SECONDS if poll is not None else _IDLE_SECONDS)
                 # Under the lock, so that it does not report a wait that is over.
-                if self._look is look and (what := look or self.idle) is not None:
+                if self._poll is poll and (what := poll or self.idle) is not None:
                     what()
             if self.launcher is not None and self.launcher.is_gone():
                 self.end_with_launcher()
@@ -93,10 +93,10 @@ class _Watcher:
         if self.launcher is not None:
             self.launcher.exit_with_launcher()
 
-    def set(self, look: Callable[[], None] | None) -> Callable[[], None] | None:
-        """From now on calls `look` every _LOOK_SECONDS; returns the previous function."""
+    def set(self, poll: Callable[[], None] | None) -> Callable[[], None] | None:
+        """From now on calls `poll` every _POLL_SECONDS; returns the previous function."""
         with self._changed:
-            before, self._look = self._look, look
+            before, self._poll = self._poll, poll
             self._changed.notify()
         return before
 
@@ -113,20 +113,21 @@ def declare_exit() -> None:
 
 
 @contextlib.contextmanager
-def _looking(look: Callable[[], None]) -> Iterator[None]:
+def _polling(poll: Callable[[], None]) -> Iterator[_Watcher]:
     global _watcher
     if _watcher is None:
         _watcher = _Watcher()
-    before = _watcher.set(look)
+    watcher = _watcher
+    before = watcher.set(poll)
     try:
-        yield
+        yield watcher
     finally:
-        _watcher.set(before)
+        watcher.set(before)
 
 
 def _timeout_notice() -> str:
     timeout = config.get("TF_MPI_STALL_TIMEOUT")
-    return f"; it will end after TF_MPI_STALL_TIMEOUT, {timeout:.0f} s" if timeout else ""
+    return f"; this rank ends after TF_MPI_STALL_TIMEOUT, {timeout:.0f} s" if timeout else ""
 
 
 # --- The start -----------------------------------------------------------------------------------
@@ -150,13 +151,13 @@ class _Start(_Wait):
         self._whom = ""
         self._lost_since: float | None = None
         # One rank of a node reports; most of the others look less often.
-        self._interval = _START_LOOK_SECONDS * min(10, 1 + self.rank)
+        self._interval = _START_POLL_SECONDS * min(10, 1 + self.rank)
         self._next = self.since
         warning = config.get("TF_MPI_STALL_WARNING")
         self._warning = min(warning, _START_WARNING_SECONDS)
         self._timeout = config.get("TF_MPI_STALL_TIMEOUT")
 
-    def look(self) -> None:
+    def poll(self) -> None:
         whom = c_api.start_waits_for()
         if whom != self._whom:
             self._whom = whom
@@ -193,7 +194,8 @@ class _Start(_Wait):
         why = f"{peers.ranks(gone)} ended before reaching this point; see what was printed there"
         if off:
             who = ", ".join(peer.name() for peer in off)
-            why = f"{who} was started with TF_MPI_ENABLE=0; use the same value on all ranks"
+            were = "was" if len(off) == 1 else "were"
+            why = f"{who} {were} started with TF_MPI_ENABLE=0; use the same value on all ranks"
         self.end(f"cannot start without the others: {why}", speaks)
 
     def _unseen(self, known: dict[int, peers.Peer]) -> list[int]:
@@ -207,10 +209,10 @@ class _Start(_Wait):
         if unseen := self._unseen(known):
             described.append(f"no process of {peers.ranks(unseen)} is visible on this node")
         elif self.size > len(known):
-            node = os.uname().nodename
+            node, unknown = os.uname().nodename, self.size - len(known)
             described.append(
-                f"{self.size - len(known)} ranks are not visible from this node, {node}; ranks "
-                f"with TF_MPI_ENABLE=0 do not join{self._passing}"
+                f"{unknown} {'rank is' if unknown == 1 else 'ranks are'} not visible from this "
+                f"node, {node}; ranks with TF_MPI_ENABLE=0 do not join{self._passing}"
             )
         seen = f" ({'; '.join(described)})" if described else ""
         return f"has waited {self.waited():.0f} s for {self._whom}{seen}"
@@ -221,7 +223,6 @@ _STAGES = {
     "stopped": "is stopped, for example by SIGSTOP",
     "without us": "runs TensorFlow without averaging: TF_MPI_ENABLE=0 there, or another wheel",
     "before": "has not imported tensorflow",
-    "started": "",
 }
 
 
@@ -233,11 +234,10 @@ def start(placement: config.Launcher | None) -> Iterator[None]:
     if placement is None or placement.size == 1:
         yield
         return
-    with _looking(_Start(placement).look):
-        if _watcher is not None:
-            _watcher.launcher = launcher.of_this_rank(placement)
-            if _watcher.launcher is not None:
-                _watcher.launcher.when_gone(_watcher.end_with_launcher)
+    with _polling(_Start(placement).poll) as watcher:
+        watcher.launcher = launcher.of_this_rank(placement)
+        if watcher.launcher is not None:
+            watcher.launcher.when_gone(watcher.end_with_launcher)
         _ranks = deaths.of_this_node(placement)
         try:
             yield
@@ -261,7 +261,7 @@ class _End(_Wait):
         self._worked = self._looked = self.since  # when the others last worked; the last look
         self._used: dict[int, float] | None = None  # their processor time at the last look
 
-    def look(self) -> None:
+    def poll(self) -> None:
         joined = c_api.joined()
         exchanges = c_api.stats()["collectives"] + len(joined)
         if exchanges != self._exchanges:
@@ -269,6 +269,7 @@ class _End(_Wait):
             self.again()
             self._worked = self.since
             return
+        # Four looks per timeout, at least one per warning; 0: neither is set.
         interval = min(self._warning or self._timeout, (self._timeout or self._warning) / 4)
         first = self._used is None
         if not interval or (not first and time.monotonic() - self._looked < interval):
@@ -277,7 +278,7 @@ class _End(_Wait):
         if (now := c_api.topology()[:2]) != (self.rank, self.size):
             self.rank, self.size = now  # others have died; the launcher's numbers no longer apply
         if c_api.load().tfmpi_generation():
-            known = {}
+            known = {}  # after deaths the survivors have new numbers; /proc shows the old ones
         missing = [rank for rank in range(self.size) if rank not in joined]
         at_work = self._find_active(known, missing)
         if first:
@@ -329,7 +330,7 @@ class _AwaitedEnd(_Wait):
         self._warning = config.get("TF_MPI_STALL_WARNING")
         self._exchanges = -1
 
-    def look(self) -> None:
+    def poll(self) -> None:
         joined = sorted(c_api.joined())
         if not joined:
             return
@@ -354,7 +355,7 @@ def started_by() -> launcher.Launcher | None:
 def while_the_script_runs(rank: int, size: int) -> None:
     """Called once, when the ranks are connected."""
     if _watcher is not None:
-        _watcher.idle = _AwaitedEnd(rank, size).look
+        _watcher.idle = _AwaitedEnd(rank, size).poll
 
 
 @contextlib.contextmanager
@@ -363,7 +364,7 @@ def end(rank: int, size: int) -> Iterator[None]:
     if size == 1 and _watcher is None:  # with a watcher, others have died
         yield
         return
-    with _looking(_End(rank, size).look):
+    with _polling(_End(rank, size).poll):
         yield
 
 
@@ -375,9 +376,9 @@ def failing(seconds: float, rank: int, size: int) -> Iterator[None]:
         return
     wait = _Wait(rank, size)
 
-    def look() -> None:
+    def poll() -> None:
         if wait.waited() >= seconds:
             wait.end(f"the other ranks did not learn of its failure within {seconds:.0f} s", True)
 
-    with _looking(look):
+    with _polling(poll):
         yield
