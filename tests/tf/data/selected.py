@@ -163,6 +163,8 @@ PIPES = {
     "longest": ("padded_batch", lambda: files().map(long).padded_batch(B)),
     "ragged": ("map", lambda: files().map(long).ragged_batch(B).map(lambda r: r.to_tensor())),
     "mixes": ("map", lambda: files().map(decode).batch(B).map(lambda x, y: (x, tf.roll(y, 1, 0)))),
+    "lengths that may differ": ("flat_map", lambda: files().map(read).batch(B).flat_map(
+        lambda i: Data.from_tensors((i, -i))).map(numbers).map(numbers)),
     "more rows": ("map", lambda: files().map(read).batch(B).map(lambda i: tf.concat([i, i], 0))),
     "places": ("map", lambda: files().map(read).batch(B).map(lambda i: (i, tf.range(tf.size(i))))),
     "drawn": ("map", lambda: files().map(read).batch(B).map(
@@ -174,7 +176,7 @@ QUICK = {
     "map, shuffle, batch", "two maps, in parallel", "fewer samples than ranks",
     "repeat, take, skip", "zip of zip", "unknown number", "unknown shapes", "rows of one size",
     "cached batches of a shuffle", "cache of a shuffle", "cached behind a filter", "filter",
-    "mixes", "variable", "written table",
+    "lengths that may differ", "mixes", "variable", "written table",
 }  # fmt: skip
 
 
@@ -258,6 +260,7 @@ def compare(name, size):
     group.size, group.rank = 1, 0
     found["plan"] = plans[-1]  # rank 0's
     found["wall"], found["expected wall"] = said[0] if said else "", wall
+    found["said"] = "\n".join(said)
     found["batches"] = [len(epoch) for epoch in alone]
     found["samples"] = sum(len(plain(batch)) for batch in alone[-1])
     found["equal"] = all(

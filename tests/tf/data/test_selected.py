@@ -62,6 +62,7 @@ def test_a_wall_is_named_and_no_work_moves_past_it(selected):
             wall = found["expected wall"]
             assert found["wall"].startswith(f"input pipeline: {wall}" if wall else ""), name
             assert bool(found["wall"]) == bool(wall), (size, name, found["wall"])
+            assert "None" not in found["said"], (name, found["said"])
             if wall:
                 assert len({round(read) for read in found["read"]}) == 1, (size, name)
 

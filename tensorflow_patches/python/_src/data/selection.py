@@ -36,17 +36,18 @@ class Step(NamedTuple):
     """A map, or a prefetch that follows one, that is delayed until after the selection.
 
     Attributes:
-      dataset: the script's dataset, whose options (parallelism, prefetch) it takes over.
+      dataset: the script's dataset, whose parameters (parallelism, buffer size) the rebuilt one
+        has, too.
       function: maps an element; None for a prefetch.
       path: the part of an element that it maps: for each enclosing zip, the zipped structure and
         the index in it.
-      shared: the script's transformations whose work this step divides among the ranks.
+      divided: the script's transformations whose work this step divides among the ranks.
     """
 
     dataset: Any
     function: Callable[[Any], Any] | None
     path: tuple[tuple[Any, int], ...] = ()
-    shared: tuple[Any, ...] = ()
+    divided: tuple[Any, ...] = ()
 
 
 class Delayed(NamedTuple):
@@ -61,7 +62,7 @@ class Wall(NamedTuple):
 
     Attributes:
       dataset: the transformation.
-      why: the reason, for users; None if there is no work before it.
+      why: the reason, for users; None if _described knows one, or if there is no work before it.
     """
 
     dataset: Any
@@ -72,7 +73,7 @@ class Found(NamedTuple):
     """The walls that were found, and the transformations whose work is divided among the ranks."""
 
     walls: list[Wall]
-    shared: list[Any]
+    divided: list[Any]
 
 
 def shard_batches(stream: streams.Stream, element: Callable[[Any, Any, Any, Any], Any]) -> Any:
@@ -80,23 +81,27 @@ def shard_batches(stream: streams.Stream, element: Callable[[Any, Any, Any, Any]
     import tensorflow as tf
 
     found = Found([], [])
-    selected = None if stream.fed else _selected(stream.dataset, found)
+    selected = None
     if not stream.fed:
+        selected = _selected(stream.dataset, found)
         _report_walls(stream.dataset, found)
     if selected is None:
         return batch_shard.shard_batches(stream.dataset, element)
 
     def finished(tagged: Any) -> Any:
         tags, data = tagged
-        rows = tf.reduce_sum(tags[:1])
-        first, mine = batch_shard.own_part(rows)
-        return element(data, mine, rows, first)
+        total = tf.reduce_sum(tags[:1])
+        first, mine = batch_shard.own_part(total)
+        return element(data, mine, total, first)
 
     return batch_shard.one_by_one(selected, finished, ("own rows", element))
 
 
 def every_nth(dataset: Any, batches: bool) -> Any:
-    """dataset.shard(size, rank), with the maps at its end applied to this rank's elements only."""
+    """dataset.shard(size, rank), with the maps at its end applied to this rank's elements only.
+
+    batches: the elements are batches, whose samples are counted.
+    """
     delayed = _delayed(dataset, Found([], []))
     if not delayed.steps:
         return batch_shard.count_made(dataset, batches).shard(group.size, group.rank)
@@ -118,12 +123,12 @@ def _selected(dataset: Any, found: Found) -> Any:
         source = _selected(dataset._input_dataset, found)
         if source is None:
             return None
-        found.shared.append(dataset)
+        found.divided.append(dataset)
         return transformations.again(dataset, source)
     if transformations.is_cache(dataset):
         rows = _replacement_of(dataset, found, _cached_rows)
         if rows is not None:
-            found.shared.append(dataset)
+            found.divided.append(dataset)
         return rows
     if transformations.is_zip(dataset):
         return _selected_zip(dataset, found)
@@ -135,14 +140,14 @@ def _selected(dataset: Any, found: Found) -> Any:
         found.walls.append(Wall(dataset, function))
         return None
     source = dataset._input_dataset
-    rows = _selected(source, found)
-    if rows is None and row_wise.has_one_length(source):
-        rows = _own_rows(source)
-    if rows is None:
-        found.walls.append(Wall(source))
+    own = _selected(source, found)
+    if own is None and row_wise.has_one_length(source):
+        own = _own_rows(source)
+    if own is None:
+        found.walls.append(Wall(source, "may yield tensors with different numbers of rows"))
         return None
-    found.shared.append(dataset)
-    return _mapped(rows, Step(dataset, _traced(function)))
+    found.divided.append(dataset)
+    return _mapped(own, Step(dataset, _traced(function)))
 
 
 def _selected_zip(dataset: Any, found: Found) -> Any:
@@ -162,7 +167,7 @@ def _selected_zip(dataset: Any, found: Found) -> Any:
             if not transformations.elements_are_batches(source):
                 return None
             parts[place] = _own_rows(source)
-    found.shared.append(dataset)
+    found.divided.append(dataset)
     zipped = tf.data.Dataset.zip(nest.pack_sequence_as(dataset._datasets, parts))
 
     def rezip(*args: Any) -> Any:
@@ -177,28 +182,29 @@ def _own_rows(dataset: Any) -> Any:
     """(tags, this rank's rows) of a dataset whose batches every rank makes whole."""
     spec = dataset.element_spec
     return batch_shard.shard_batches(
-        dataset, lambda data, mine, rows, first: (_tags(spec, data, rows), data)
+        dataset, lambda data, mine, total, first: (_tags(spec, data, total), data)
     )
 
 
-def _tags(spec: Any, data: Any, rows: Any) -> Any:
+def _tags(spec: Any, data: Any, total: Any) -> Any:
     import tensorflow as tf
 
-    return tf.fill([batch_shard.num_rows(spec, data)], rows)
+    return tf.fill([batch_shard.num_rows(spec, data)], total)
 
 
 def _selected_batches(dataset: Any, found: Found) -> Any:
     """As _selected for a transformation that makes batches."""
     import tensorflow as tf
 
-    size = transformations.batch_size(dataset)
+    parameters = transformations.batch_size(dataset)
     delayed = _delayed(dataset._input_dataset, found)
-    if size is None or not delayed.steps:
+    if parameters is None or not delayed.steps:
         return None
-    found.shared.extend([*(one for step in delayed.steps for one in step.shared), dataset])
-    own = _applied(_own_elements(delayed.dataset, *size), delayed.steps)
-    rows = (size[0] + group.rank) // group.size  # see batch_shard.first_row
-    batches = transformations.batched_again(dataset, own, max(rows, 1))
+    size, drops = parameters
+    found.divided.extend([*(one for step in delayed.steps for one in step.divided), dataset])
+    own = _applied(_own_elements(delayed.dataset, size, drops), delayed.steps)
+    own_size = (size + group.rank) // group.size  # see batch_shard.first_row
+    batches = transformations.batched_again(dataset, own, max(own_size, 1))
     length = batch_shard.length(dataset)
     if length is None:
         return batches
@@ -207,7 +213,10 @@ def _selected_batches(dataset: Any, found: Found) -> Any:
 
 
 def _own_elements(dataset: Any, size: int, drops: bool) -> Any:
-    """(tag, element) for this rank's elements of each `size` consecutive ones."""
+    """(tag, element) for this rank's elements of each `size` consecutive ones.
+
+    batch() needs elements of one shape; others are held as variants and unpacked later.
+    """
     import tensorflow as tf
     from tensorflow.python.data.ops import optional_ops
 
@@ -225,8 +234,8 @@ def _own_elements(dataset: Any, size: int, drops: bool) -> Any:
 
     def part(*args: Any) -> Any:
         batch = batch_shard.element_of(batches.element_spec, args)
-        data, _, rows, _ = batch_shard.part_of(batches.element_spec, batch)
-        return _tags(batches.element_spec, data, rows), data
+        data, _, total, _ = batch_shard.part_of(batches.element_spec, batch)
+        return _tags(batches.element_spec, data, total), data
 
     own = batches.map(part).unbatch()
     if of_one_shape:
@@ -234,15 +243,16 @@ def _own_elements(dataset: Any, size: int, drops: bool) -> Any:
     return own.map(lambda tag, held: (tag, optional_ops._OptionalImpl(held, spec).get_value()))
 
 
-# From there back to a transformation that does not keep the number of elements.
+# From where batches are made back to a transformation that changes the number of elements.
 
 
 def _delayed(dataset: Any, found: Found) -> Delayed:
+    """The dataset before the maps at the end of this one, and these maps as steps."""
     if transformations.is_map(dataset):
         why = determinism.why_in_order(dataset._map_func)
         if why is None:
             source, steps = _delayed(dataset._input_dataset, found)
-            step = Step(dataset, _traced(dataset._map_func), shared=(dataset,))
+            step = Step(dataset, _traced(dataset._map_func), divided=(dataset,))
             return Delayed(source, (*steps, step))
         found.walls.append(Wall(dataset, why))
         return Delayed(dataset)
@@ -257,7 +267,7 @@ def _delayed(dataset: Any, found: Found) -> Delayed:
     if not steps:
         return Delayed(dataset)
     if transformations.is_prefetch(dataset):
-        return Delayed(source, (*steps, Step(dataset, None, shared=(dataset,))))
+        return Delayed(source, (*steps, Step(dataset, None, divided=(dataset,))))
     return Delayed(transformations.again(dataset, source), steps)
 
 
@@ -289,7 +299,7 @@ def _replacement_of(cache: Any, found: Found, make: Callable[[Any, Found], Any])
         parts[key] = make(cache, own), own
     made, own = parts[key]
     found.walls.extend(own.walls)
-    found.shared.extend(own.shared)
+    found.divided.extend(own.divided)
     return made
 
 
@@ -314,14 +324,14 @@ def _cached_rows(cache: Any, found: Found) -> Any:
 
 
 def _delayed_cache(cache: Any, found: Found) -> Delayed:
-    """A cache of undecoded samples with indices, and a table of the samples that were decoded.
+    """The undecoded samples with indices, and a step that keeps what it has decoded in a table.
 
     A shuffle that follows the cache decides which samples a rank has in an epoch.
     """
     delayed = _replacement_of(cache, found, _numbered)
     if delayed is None:
         return Delayed(cache)
-    steps = tuple(step._replace(shared=(*step.shared, cache)) for step in delayed.steps)
+    steps = tuple(step._replace(divided=(*step.divided, cache)) for step in delayed.steps)
     return Delayed(delayed.dataset, steps)
 
 
@@ -338,9 +348,9 @@ def _numbered(cache: Any, found: Found) -> Delayed | None:
     if not transformations.is_of_tensors(source):
         source = transformations.cached_again(cache, source)
     in_parallel = [step for step in maps if hasattr(step.dataset, "_num_parallel_calls")]
-    shared = tuple(one for step in steps for one in step.shared)
+    divided = tuple(one for step in steps for one in step.divided)
     how = (in_parallel or maps)[-1].dataset
-    step = Step(how, _memoized(maps, cache.element_spec), shared=shared)
+    step = Step(how, _memoized(maps, cache.element_spec), divided=divided)
     options = tf.data.Options()  # a saved iterator omits the table, which can be filled again
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     return Delayed(source.enumerate().with_options(options), (step,))
@@ -439,27 +449,27 @@ def _mapped(tagged: Any, step: Step) -> Any:
 def _report_walls(dataset: Any, found: Found) -> None:
     """Rank 0 names the transformations that make every rank do the work before them."""
     if group.rank == 0:
-        shared = {id(one) for one in found.shared}
-        log.debug(f"plan: input pipeline: {_plan(dataset, shared)}", once=True)
+        divided = {id(one) for one in found.divided}
+        log.debug(f"plan: input pipeline: {_plan(dataset, divided)}", once=True)
     for wall in found.walls:
         work = [name for name in map(_function_name, determinism.sources(wall.dataset)) if name]
         if work and not transformations.is_filled_file(wall.dataset):
             what, why = _described(wall)
             log.once(
-                f"input pipeline: {what} {why}: every rank does all the work up to there "
-                f"({', '.join(work[:3])}), and only what comes after is shared among the ranks. "
-                "To share more, map single samples, before batch() and after filters",
+                f"input pipeline: {what} {why}, so every rank does all the work before it "
+                f"({', '.join(work[:3])}); only what follows is divided among the ranks. To "
+                "divide more, map single samples, before batch() and after filters",
                 key=f"wall {what}",
             )
 
 
-def _plan(dataset: Any, shared: set[int]) -> str:
+def _plan(dataset: Any, divided: set[int]) -> str:
     """The pipeline from its source: "range > shuffle > map 'decode' (own rows) > batch"."""
-    sources = [_plan(source, shared) for source in dataset._inputs()]
+    sources = [_plan(source, divided) for source in dataset._inputs()]
     before = sources[0] if len(sources) == 1 else f"({', '.join(sources)})" if sources else ""
     mapped = _function_name(dataset) if transformations.is_map(dataset) else None
     name = " ".join(filter(None, [transformations.name(dataset), mapped]))
-    text = f"{name} (own rows)" if id(dataset) in shared else name
+    text = f"{name} (own rows)" if id(dataset) in divided else name
     return f"{before} > {text}" if before else text
 
 
