@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import sys
 import types
 from typing import Any
@@ -44,6 +45,20 @@ def test_a_failed_file_call_is_explained_with_a_remedy(explanations, monkeypatch
     gone = explain(FileNotFoundError(errno.ENOENT, "No such file", str(tmp_path / "gone")))
     assert "existed, another rank has removed or renamed it. Do that on rank 0 only" in gone
     assert explain(ValueError("something else")) is None
+
+
+def test_a_lock_does_not_show_a_file_that_is_written_by_its_descriptor(monkeypatch, tmp_path):
+    writes = load("tensorflow.mpi._src.files.writes")
+    monkeypatch.setattr(writes.atomic.saves, "shared", lambda: True)
+    locks = writes.locking(lambda file, operation: None)
+    path = tmp_path / "data"
+    with writes.opening(open)(path, "wb") as file:
+        os.write(file.fileno(), b"one ")
+        locks(file, 0)
+        file.flush()
+        assert path.read_bytes() == b""
+        os.write(file.fileno(), b"two")
+    assert path.read_bytes() == b"one two"
 
 
 @pytest.fixture(name="downloads", scope="module")

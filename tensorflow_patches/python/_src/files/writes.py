@@ -32,7 +32,7 @@ def install() -> None:
     if not saves.shared():
         return
     engine.when_forked(atomic.forget_parents)
-    engine.after_the_end(_flush_all)
+    engine.after_the_end(_end)
 
 
 _raws: weakref.WeakSet[_Raw] = weakref.WeakSet()  # files that may be locked
@@ -72,20 +72,20 @@ class _Raw(io.FileIO):
             os.dup2(self._whole.descriptor, super().fileno(), inheritable=False)
 
 
-class _Buffer(io.BufferedWriter):
-    raw: _Raw
+class _FlushesRaw(io.BufferedIOBase):
+    raw: Any
 
     def flush(self) -> None:
         super().flush()
         self.raw.flush()
 
 
-class _ReadBuffer(io.BufferedRandom):
-    raw: _Raw
+class _WriteBuffer(_FlushesRaw, io.BufferedWriter):
+    raw: Any
 
-    def flush(self) -> None:
-        super().flush()
-        self.raw.flush()
+
+class _ReadWriteBuffer(_FlushesRaw, io.BufferedRandom):
+    raw: Any
 
 
 def opening(_stock: Any) -> Any:
@@ -145,7 +145,7 @@ def _open(
 ) -> Any:
     """Builds the file object as io.open() does."""
     size = buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE
-    buffer = _ReadBuffer(raw, size) if "+" in mode else _Buffer(raw, size)
+    buffer = _ReadWriteBuffer(raw, size) if "+" in mode else _WriteBuffer(raw, size)
     if "b" in mode:
         _files.add(buffer)
         return buffer
@@ -157,8 +157,8 @@ def _open(
     return text
 
 
-def _flush_all() -> None:
-    """Flushes, at exit, files that the script has left open, while the interpreter still works."""
+def _end() -> None:
+    """At exit: flushes files that the script left open, then warns."""
     for file in list(_files):
         with contextlib.suppress(OSError, ValueError):
             file.flush()
@@ -258,11 +258,12 @@ def locking(lock: Any) -> Any:
     file is locked, its descriptor is switched to the file at the path, which all ranks share."""
 
     def locks(file: Any, *args: Any, **kwargs: Any) -> Any:
-        number = file if isinstance(file, int) else file.fileno()
-        for raw in list(_raws):
-            if not raw.closed and io.FileIO.fileno(raw) == number:
+        by_descriptor = {raw: raw.by_descriptor for raw in list(_raws)}
+        descriptor = file if isinstance(file, int) else file.fileno()
+        for raw, before in by_descriptor.items():
+            if not raw.closed and io.FileIO.fileno(raw) == descriptor:
                 raw.write_in_place()
-                raw.by_descriptor = False  # only the lock has asked for it
+                raw.by_descriptor = before  # the lock asks for it, but does not write
         return lock(file, *args, **kwargs)
 
     return locks
@@ -288,12 +289,15 @@ def checking_before_write(check: Any) -> Any:
             check(self)
             return
         self._writable_file = _pywrap_file_io.WritableFile(os.fsencode(whole.name), mode.encode())
-        self._tf_mpi_file = whole  # set after the writer, so that the writer is flushed first
+        # Attributes are destroyed in the order of their creation: the writer flushes first.
+        self._tf_mpi_file = whole
 
     return prewrite_check
 
 
 def copying(copy: Any) -> Any:
+    """Wraps file_io.copy_v2, by which tf.io.gfile copies."""
+
     def copy_v2(src: Any, dst: Any, overwrite: bool = False) -> None:
         whole = _begin(dst) if overwrite and os.path.isfile(src) else None
         if whole is None:
@@ -306,6 +310,8 @@ def copying(copy: Any) -> Any:
 
 
 def making_record_writer(init: Any) -> Any:
+    """Wraps TFRecordWriter.__init__."""
+
     def __init__(self: Any, path: Any, options: Any = None) -> None:
         whole = _begin(path)
         init(self, path if whole is None else whole.name, options)
