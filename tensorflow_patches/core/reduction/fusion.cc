@@ -48,7 +48,7 @@ int64_t Total(const std::vector<int64_t>& rows) {
   return std::accumulate(rows.begin(), rows.end(), int64_t{0});
 }
 
-// The rows of a rank that has joined: it has none and drops the others'.
+// The rows of a rank that does not take part: it has none and drops the others'.
 class DroppedRows : public RowAccess {
  public:
   void Begin(const std::vector<int64_t>&, int) override {}
@@ -84,11 +84,11 @@ Status Fusion::ReduceInPlace(const FusionEntry& entry, double scale, TimePoint d
   const size_t count = Count(entry.signature);
   const void* in = entry.request != nullptr ? entry.request->input : nullptr;
   void* out = entry.request != nullptr ? entry.request->output : nullptr;
-  std::vector<char> zeros;  // for a rank without the request: the op's neutral element
+  std::vector<char> neutral;  // for a rank without the request: the op's neutral element
   if (entry.request == nullptr) {
-    zeros.resize(count * SizeOf(type));
-    FillNeutral(WireType(type), entry.signature.op, zeros.data(), count * WireElements(type));
-    in = out = zeros.data();
+    neutral.resize(count * SizeOf(type));
+    FillNeutral(WireType(type), entry.signature.op, neutral.data(), count * WireElements(type));
+    in = out = neutral.data();
   }
   if (entry.request != nullptr && entry.request->scale != 1) {
     const Span span(Stage::kPack, "", count * SizeOf(type));
@@ -193,7 +193,7 @@ Status Fusion::Allgather(const FusionEntry& entry, const std::vector<int64_t>& r
     in = entry.request->input;
     out = entry.request->allocate(rows);
   }
-  // A rank without memory for the result still takes part: its peers wait in the same collective.
+  // If TensorFlow has no memory for the result, it goes to our own, since the peers wait.
   const bool no_memory = entry.request != nullptr && out == nullptr;
   if (out == nullptr) {
     dropped.resize(total);
@@ -221,7 +221,8 @@ Status Fusion::SparseAllgather(const FusionEntry& entry, const std::vector<int64
   DroppedRows dropped;
   RowAccess* const access = entry.request != nullptr ? entry.request->rows : &dropped;
   access->Begin(rows, contributors);
-  const Span span(Stage::kReduce, "exchange", row_bytes * static_cast<size_t>(Total(rows)));
+  const Span span(Stage::kReduce, Name(OpKind::kSparseAllgather),
+                  row_bytes * static_cast<size_t>(Total(rows)));
   return transport_->SparseAllgather(rows, row_bytes, access, deadline);
 }
 

@@ -2,7 +2,7 @@
 //
 // Small tensors share a buffer; a tensor in wire form that is sent alone is reduced in place. For
 // data on GPUs see core/gpu/gpu_reduction.h. Called on the communication thread. It owns the fusion
-// buffer and keeps it between steps, since memory returned to the kernel costs its page faults
+// buffer and keeps it between steps, since memory returned to the system costs its page faults
 // again.
 
 #ifndef TFMPI_CORE_REDUCTION_FUSION_H_
@@ -52,6 +52,7 @@ class Fusion {
   // Reduces `count` elements in wire form, of a tensor like `signature`, over all ranks.
   Status Reduce(const void* in, void* out, size_t count, const Signature& signature, double scale,
                 TimePoint deadline);
+  // At least `bytes`; its contents are lost, and it moves, when a larger one is requested.
   char* Buffer(size_t bytes);
 
   Transport* const transport_;

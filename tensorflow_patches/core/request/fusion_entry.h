@@ -7,8 +7,9 @@
 
 namespace tfmpi {
 
-// A tensor, or several that share a request. `request` is null on a rank that has joined: it
-// contributes zeros and drops the result. Both outlive the call.
+// A tensor, or several that share a request. `request` is null on a rank that does not take part:
+// it contributes nothing (the op's neutral element, no rows) and drops the result. Both outlive the
+// call.
 struct FusionEntry {
   const Signature& signature;
   Request* request = nullptr;

@@ -61,14 +61,14 @@ struct NodeCollectives::Shares {
       if (r != memory.rank()) copy(slot + InSlot(r), from + Offset(r, chunk), Bytes(r, chunk));
     }
   }
-  // Approximately.
+  // Approximately, because the shares differ by a few lines; only used to choose how to copy.
   size_t BytesOfOthers(uint64_t chunk) const {
     const NodeMemory& memory = node.memory_;
     return Bytes(memory.rank(), chunk) * static_cast<size_t>(memory.ranks() - 1);
   }
-  // Finds each rank's values for this rank's share.
-  void FindMine(const char* from, uint64_t chunk, uint64_t number,
-                std::vector<const void*>* sources) const {
+  // Points sources[r] to rank r's values for this rank's share.
+  void FindSources(const char* from, uint64_t chunk, uint64_t number,
+                   std::vector<const void*>* sources) const {
     const NodeMemory& memory = node.memory_;
     sources->resize(memory.ranks());
     for (int r = 0; r < memory.ranks(); ++r) {
@@ -95,7 +95,7 @@ struct NodeCollectives::Shares {
 };
 
 size_t NodeCollectives::ShareStart(size_t count, int rank) const {
-  // Whole cache lines even for the widest type, so that no two ranks write to the same line.
+  // Whole cache lines for types of 4 bytes or more, so that two ranks never write to one line.
   constexpr size_t kGrain = 16;
   const size_t grains = (count + kGrain - 1) / kGrain;
   return std::min(count, grains * rank / memory_.ranks() * kGrain);
@@ -182,7 +182,7 @@ Status NodeCollectives::Allreduce(const void* in, void* out, const Reduction& re
                 [&](ChunkWriter::Copy copy) { shares.PutOthers(copy, from, chunk, number); });
   };
   const auto reduce = [&](uint64_t chunk, uint64_t number) {
-    shares.FindMine(from, chunk, number, &sources_);
+    shares.FindSources(from, chunk, number, &sources_);
     ReduceForAll(reduction, shares.Count(rank, chunk), to + shares.Offset(rank, chunk),
                  memory_.slot(rank, number) + shares.InSlot(rank));
   };
@@ -235,7 +235,7 @@ Status NodeCollectives::ReduceScatter(const void* in, void* out, const Reduction
                 [&](ChunkWriter::Copy copy) { shares.PutOthers(copy, from, chunk, number); });
   };
   const auto take = [&](uint64_t chunk, uint64_t number) {
-    shares.FindMine(from, chunk, number, &sources_);
+    shares.FindSources(from, chunk, number, &sources_);
     Reduce(reduction, sources_.data(), memory_.ranks(), shares.Count(rank, chunk),
            to + shares.Offset(rank, chunk), nullptr);
   };

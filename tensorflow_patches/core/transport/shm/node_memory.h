@@ -1,10 +1,9 @@
 // The memory that the ranks of one node share, and how they wait for each other in it.
 //
 // Called on the communication thread of the rank it was created for, except for Wake, which any
-// thread may call. The memory belongs to whoever maps it (core/transport/mpi, or a
-// test); it is zero before the
-// first rank uses it, and outlives every NodeMemory. Everything in it is addressed by offset, and
-// every word that two ranks access is atomic, so ranks may be processes or threads.
+// thread may call. The memory belongs to whoever maps it (core/transport/mpi, or a test); it is
+// zero before the first rank uses it, and outlives every NodeMemory. Everything in it is addressed
+// by offset, and every word that two ranks access is atomic, so ranks may be processes or threads.
 
 #ifndef TFMPI_CORE_TRANSPORT_SHM_NODE_MEMORY_H_
 #define TFMPI_CORE_TRANSPORT_SHM_NODE_MEMORY_H_
