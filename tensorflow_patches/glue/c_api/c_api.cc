@@ -59,6 +59,7 @@ struct TfMpiOperation {
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
   };
+  // Written on the communication thread, read once the operation has ended.
   std::unique_ptr<void, Free> gathered;
   int64_t rows = 0;
 
@@ -129,9 +130,8 @@ void tfmpi_leave(const char* reason, double seconds) {
 }
 
 void tfmpi_limit_end(int32_t code, double seconds, const char* line) {
-  const std::chrono::duration<double> patience(seconds);
-  tfmpi::LimitInterpreterEnd(code, std::chrono::duration_cast<std::chrono::milliseconds>(patience),
-                             line);
+  const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(Seconds(seconds));
+  tfmpi::LimitInterpreterEnd(code, limit, line);
 }
 
 const char* tfmpi_stats_report(void) { return tfmpi::StatsReport().c_str(); }

@@ -1,7 +1,9 @@
 // The C API for Python's ctypes (python/_src/runtime/c_api.py). C types only; nothing throws.
 //
 // Strings are UTF-8; `error` is a buffer of TFMPI_API_ERROR_BYTES, written when a call fails. Codes
-// are those of core/base/status.h. A call blocks only if its comment says so.
+// are those of core/base/status.h. A call blocks only if its comment says so. Unless a comment says
+// otherwise, any thread may make a call, and it needs a started engine, except for calls about the
+// process or the library: cores, GPUs, ops, names of variables, seeds, switches.
 
 #ifndef TFMPI_GLUE_C_API_C_API_H_
 #define TFMPI_GLUE_C_API_C_API_H_
@@ -39,9 +41,8 @@ struct TfMpiOptions {
 
 // Python's main thread, once. Waits for all ranks to start.
 TFMPI_API int32_t tfmpi_start(const struct TfMpiOptions* options, char* error);
-// Any thread, during tfmpi_start: writes which ranks it waits for, and for what, truncated to
-// `bytes`;
-// "" if it does not wait.
+// During tfmpi_start: writes which ranks it waits for, and for what, truncated to `bytes`; "" if it
+// does not wait.
 TFMPI_API void tfmpi_start_waits_for(char* out, int32_t bytes);
 // Waits until every rank has joined. Nothing may be submitted after it.
 TFMPI_API int32_t tfmpi_join(char* error);
@@ -54,10 +55,10 @@ TFMPI_API void tfmpi_limit_end(int32_t code, double seconds, const char* line);
 TFMPI_API void tfmpi_op_sizes(int64_t out[2]);
 // rank, size, local_rank, local_size, nodes, cores that the ranks of this node can use together
 TFMPI_API void tfmpi_topology(int32_t out[6]);
-// QuotaCores of core/cpu/cores.h. Any thread.
+// QuotaCores of core/cpu/cores.h.
 TFMPI_API int32_t tfmpi_quota_cores(void);
-// How often the ranks have continued after deaths; tfmpi_topology is that of this generation. Any
-// thread.
+// How often the ranks have continued after deaths; tfmpi_topology is that of this generation. 0
+// without an engine.
 TFMPI_API uint64_t tfmpi_generation(void);
 // What this rank's script does that cannot continue with fewer ranks: if a rank dies, all end with
 // this reason. "": nothing.
@@ -75,15 +76,15 @@ TFMPI_API void tfmpi_stats(uint64_t out[8]);
 TFMPI_API const char* tfmpi_stats_report(void);
 
 // For the timeline: the caller has waited `seconds` for a batch of input, which has just arrived.
-// Any thread.
 TFMPI_API void tfmpi_record_input(double seconds);
-// SeedXla of internals/xla_seeds.h. Any thread.
+// SeedXla of internals/xla_seeds.h.
 TFMPI_API void tfmpi_seed_xla(uint32_t first);
 
 // Starts a collective on memory that the caller keeps until tfmpi_end. For allgather `out` is null,
-// and tfmpi_end frees the result. Returns at once. `waits`: 1: this thread is the only one of the
-// script that uses the library, and waits for the result; 2: likewise, and it has no gradients
-// meanwhile; -1: no thread waits for it, and the ranks can do without one that does not take part.
+// and tfmpi_end frees the result. Returns at once. `waits`: 0: a thread of the script waits for it,
+// and others may use the library; 1: this thread is the only one of the script that uses the
+// library, and waits for the result; 2: likewise, and it has no gradients meanwhile; -1: no thread
+// waits for it, and the ranks can do without one that does not take part.
 struct TfMpiOperation;
 TFMPI_API struct TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op,
                                              int32_t dtype, int32_t root, const int64_t* shape,
@@ -155,10 +156,10 @@ TFMPI_API int32_t tfmpi_is_lone_variable(const void* data);
 // Creates no context.
 TFMPI_API void tfmpi_gpus(char* out, int32_t bytes);
 // 1: data on GPUs is averaged through the hosts; 0: it is not; -1: the ranks have not chosen yet,
-// which they do at the first average on GPUs. Any thread.
+// which they do at the first average on GPUs.
 TFMPI_API int32_t tfmpi_gpus_staged(void);
 
-// Fingerprint of core/cpu/reduce.h. Any thread.
+// Fingerprint of core/cpu/reduce.h.
 TFMPI_API uint64_t tfmpi_fingerprint(const void* data, int64_t bytes);
 
 // 1: the gradients of optimizer ops that this thread runs eagerly are already averages; 0: the

@@ -2,7 +2,7 @@
 //
 // Each has a string input, the name that identifies it on all ranks. The kernels run on inter-op
 // threads and complete on TensorFlow's runner; a cancelled step withdraws its requests. See
-// request_group.h.
+// request_group.h. TfMpiHandleName is no collective: it tells Python a resource's name.
 
 #include <cstring>
 #include <memory>
@@ -38,7 +38,7 @@ constexpr char kAnything[] =
 constexpr char kOfSomeRanks[] = "members: list(int) = []";
 // If the ranks differ in dtype or shape, the op fails with FailedPrecondition, as scripts written
 // for Horovod expect.
-constexpr char kHorovods[] = "horovods: bool = false";
+constexpr char kForHorovod[] = "horovods: bool = false";
 
 absl::Status GatheredShape(InferenceContext* context) {
   ShapeHandle shape;
@@ -56,7 +56,7 @@ REGISTER_OP("TfMpiAllreduce")
     .Attr(kNumbers)
     .Attr("reduce_op: int")
     .Attr(kOfSomeRanks)
-    .Attr(kHorovods)
+    .Attr(kForHorovod)
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
@@ -68,7 +68,7 @@ REGISTER_OP("TfMpiAllgather")
     .Attr(kAnything)
     .Attr("of_data: bool = false")  // of a dataset: submitted ahead of its use
     .Attr(kOfSomeRanks)
-    .Attr(kHorovods)
+    .Attr(kForHorovod)
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(GatheredShape);
@@ -80,7 +80,7 @@ REGISTER_OP("TfMpiBroadcast")
     .Attr(kAnything)
     .Attr("root: int")
     .Attr(kOfSomeRanks)
-    .Attr(kHorovods)
+    .Attr(kForHorovod)
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
@@ -100,7 +100,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   explicit CollectiveKernel(OpKernelConstruction* construction) : AsyncOpKernel(construction) {
     std::vector<int32_t> members;
     OP_REQUIRES_OK(construction, construction->GetAttr("members", &members));
-    OP_REQUIRES_OK(construction, construction->GetAttr("horovods", &horovods_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("horovods", &for_horovod_));
     if (!members.empty()) members_ = std::make_shared<const Members>(std::move(members));
   }
 
@@ -122,16 +122,17 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
     const std::string what = "'" + request.name + "' was exchanged";
     auto group = RequestGroup::OfKernel(engine, context);
     group->Add(std::move(request));
-    RequestGroup::Submit(std::move(group), what,
-                         [context, done, tensor, horovods = horovods_](const absl::Status& ended) {
-                           const bool differ = horovods && absl::IsInvalidArgument(ended);
-                           if (differ) {
-                             context->SetStatus(absl::FailedPreconditionError(ended.message()));
-                           } else if (!ended.ok()) {
-                             context->SetStatus(ended);
-                           }
-                           done();
-                         });
+    RequestGroup::Submit(
+        std::move(group), what,
+        [context, done, tensor, for_horovod = for_horovod_](const absl::Status& ended) {
+          const bool differ = for_horovod && absl::IsInvalidArgument(ended);
+          if (differ) {
+            context->SetStatus(absl::FailedPreconditionError(ended.message()));
+          } else if (!ended.ok()) {
+            context->SetStatus(ended);
+          }
+          done();
+        });
   }
 
  protected:
@@ -149,7 +150,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
 
  private:
   std::shared_ptr<const Members> members_;
-  bool horovods_ = false;
+  bool for_horovod_ = false;
 };
 
 class AllreduceKernel : public CollectiveKernel {
@@ -184,6 +185,7 @@ class AllgatherKernel : public CollectiveKernel {
     request->signature.kind = OpKind::kAllgather;
     if (of_data_) request->purpose = Purpose::kData;
     const TensorShape shape = tensor.shape();
+    // Runs on the communication thread, while the kernel waits, so `context` is still valid.
     request->allocate = [context, shape](const std::vector<int64_t>& rows) -> void* {
       TensorShape gathered = shape;
       int64_t total = 0;

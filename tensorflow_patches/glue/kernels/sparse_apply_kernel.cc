@@ -26,7 +26,7 @@ using tensorflow::Tensor;
 
 namespace {
 
-// If not, the stock kernel reports it.
+// Whether there is one index per row of values; if not, the stock kernel reports it.
 bool IsRows(const Tensor& values, const Tensor& indices) {
   return values.dims() > 0 && indices.dims() == 1 && values.dim_size(0) == indices.dim_size(0);
 }
@@ -66,7 +66,7 @@ class SparseApplyKernel::Step {
   SparseApplyKernel* const kernel_;
   OpKernelContext* const context_;
   DoneCallback done_;
-  std::string name_;  // the variable's, for traces
+  std::string name_;  // the variable's, the same on all ranks
   std::string request_name_;
   bool first_apply_ = false;
   InitialBroadcast initial_broadcast_;
@@ -157,7 +157,7 @@ void SparseApplyKernel::Step::Update(const absl::Status& status) {
   }();
   if (!divided || !updated.ok()) return Finish(updated);
   std::unique_ptr<RequestGroup> group = NewGroup();
-  divided_.AddTo(group.get(), context_, name_ + kernel_->request_suffix_ + " rows");
+  divided_.AddTo(group.get(), context_, request_name_ + " rows");
   RequestGroup::Submit(std::move(group), "'" + name_ + "' was updated",
                        [this](const absl::Status& ended) { OnDivided(ended); });
 }
@@ -165,6 +165,7 @@ void SparseApplyKernel::Step::Update(const absl::Status& status) {
 absl::Status SparseApplyKernel::Step::RunOnAllRows() {
   const bool sliced = !on_gpu_ && ExtrasThatAreOn().rows_ahead && IsRows(values(), indices()) &&
                       values().dim_size(0) > kBlockOfRows;
+  // Not sliced: one block, which is everything.
   const int64_t rows = sliced ? values().dim_size(0) : 0;
   int64_t begin = 0;
   do {

@@ -36,8 +36,7 @@ std::string SparseReason(const tensorflow::NodeDef& node) {
 std::string UncompiledReason(const tensorflow::NodeDef& node) {
   return "'" + node.name() +
          "' was traced to average a sparse gradient in a compiled function, but runs outside of "
-         "one. "
-         "Trace the step in the context in which it runs, or run with TF_MPI_ENABLE=0";
+         "one. Trace the step in the context in which it runs, or run with TF_MPI_ENABLE=0";
 }
 
 std::string DeviceReason(const OpKernelConstruction& construction) {
@@ -133,7 +132,7 @@ struct Decorator {
   Devices devices;
   Maker make;
   bool Extras::*extra = nullptr;  // null: part of averaging itself
-  bool traced = false;            // also on a single rank, if a trace is requested
+  bool traced = false;            // also on a single rank, if a trace or statistics are requested
 };
 
 constexpr Decorator kDecorators[] = {

@@ -1,4 +1,5 @@
-// The table of what replaces TensorFlow's kernels: one line per kind of op.
+// The table of what replaces TensorFlow's kernels: one line per kind of op and device, extras
+// first.
 //
 // A line has the names of ops, the devices, and the function that makes the kernel. Lines that name
 // an extra only count if it is on (extras.h); gradients are averaged with or without them.

@@ -1,8 +1,9 @@
 // Registration, through which every kernel of TensorFlow passes.
 //
 // This library is loaded before TensorFlow's, so all registrations of the stock binary bind to the
-// definition below. The definition runs before this library's static constructors, on the thread
-// that loads TensorFlow: nothing here may use a static that is not constant-initialized.
+// definition below. It runs on the thread that loads TensorFlow. libtensorflow_framework is a
+// dependency of this library, so its constructors, which register kernels, run first: nothing here
+// may use a global that is not constant-initialized.
 
 #include "tensorflow_patches/glue/registration/interpose.h"
 

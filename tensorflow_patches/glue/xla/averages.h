@@ -20,7 +20,7 @@ class Averages : public tensorflow::ResourceBase {
  public:
   struct Rows {
     xla::XlaOp values;   // as used by the graph
-    xla::XlaOp indices;  // distinct
+    xla::XlaOp indices;  // distinct if duplicates are summed
     xla::XlaOp written;  // the same values, with undefined content in the unused capacity
   };
 

@@ -58,11 +58,11 @@ struct Call {
   // This rank's number of rows, per sparse gradient; an operand has more (its capacity: room for
   // the rows of all ranks).
   std::vector<int64_t> rows;
-  int64_t every_row = 0;  // a value of enum Duplicates
+  int64_t duplicates = 0;  // a value of enum Duplicates
 
-  size_t of_slices() const { return 2 * rows.size(); }
+  size_t num_sparse_tensors() const { return 2 * rows.size(); }
   const std::string& NameOf(size_t tensor) const {
-    return names[tensor < of_slices() ? tensor / 2 : tensor - rows.size()];
+    return names[tensor < num_sparse_tensors() ? tensor / 2 : tensor - rows.size()];
   }
 };
 
@@ -83,8 +83,8 @@ int64_t RowsForCapacity(int64_t capacity, int64_t ranks) {
   return rows;
 }
 
-// Row-major on every rank, whatever layout XLA prefers.
-absl::StatusOr<std::vector<xla::Shape>> RowsFirst(xla::XlaBuilder* builder, const Call& call) {
+// The operands' shapes, row-major whatever XLA prefers; an error if one is dynamic.
+absl::StatusOr<std::vector<xla::Shape>> RowMajorShapes(xla::XlaBuilder* builder, const Call& call) {
   std::vector<xla::Shape> shapes;
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     const absl::StatusOr<xla::Shape> shape = builder->GetShape(call.tensors[i]);
@@ -96,8 +96,8 @@ absl::StatusOr<std::vector<xla::Shape>> RowsFirst(xla::XlaBuilder* builder, cons
   return shapes;
 }
 
-// `values` with zeros in the rows from `found` on. A separate call: code that does not need the
-// zeros uses Averages::Rows::written, and XLA removes a call whose result is unused.
+// `values` with zeros after the `found` rows that the average has. A separate call, because a user
+// of Averages::Rows::written needs no zeros, and XLA then removes this call.
 XlaOp EmitRest(xla::XlaBuilder* builder, XlaOp values, const xla::Shape& shape, XlaOp found) {
   return xla::CustomCallWithLayout(builder, std::string(kCompiledRest), {values, found}, shape,
                                    {shape, xla::ShapeUtil::MakeShape(xla::S64, {1})}, /*opaque=*/"",
@@ -110,45 +110,45 @@ XlaOp EmitRest(xla::XlaBuilder* builder, XlaOp values, const xla::Shape& shape, 
 absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, Call call, XlaOp weight) {
   XlaOpKernelContext compilation(context);
   xla::XlaBuilder* const builder = compilation.builder();
-  absl::StatusOr<std::vector<xla::Shape>> shapes = RowsFirst(builder, call);
+  absl::StatusOr<std::vector<xla::Shape>> shapes = RowMajorShapes(builder, call);
   if (!shapes.ok()) return shapes.status();
   const absl::StatusOr<Averages*> all = AveragesOf(context, builder);
   if (!all.ok()) return all.status();
   const tensorflow::core::ScopedUnref unref(*all);
   const xla::Shape scalar = xla::ShapeUtil::MakeShape(xla::F32, {});
-  const auto slices = static_cast<int64_t>(call.rows.size());
+  const auto num_sparse = static_cast<int64_t>(call.rows.size());
   std::vector<xla::Shape> results = *shapes;
   results.push_back(scalar);
-  if (slices != 0) results.push_back(xla::ShapeUtil::MakeShape(xla::S64, {slices}));
+  if (num_sparse != 0) results.push_back(xla::ShapeUtil::MakeShape(xla::S64, {num_sparse}));
   std::vector<XlaOp> operands = call.tensors;
-  // The results of slices have their own memory, so XLA never materializes the capacity of an
-  // operand.
+  // A sparse result has memory of its own. Only this rank's rows are operands, so XLA never
+  // allocates an operand's unused capacity.
   const int64_t ranks = GetEngine()->topology().size;
-  for (size_t i = 0; i < call.of_slices(); ++i) {
+  for (size_t i = 0; i < call.num_sparse_tensors(); ++i) {
     int64_t& own = call.rows[i / 2];
     if (own == kFromCapacity) own = RowsForCapacity((*shapes)[i].dimensions(0), ranks);
-    (*shapes)[i].set_dimensions(0, call.rows[i / 2]);
-    operands[i] = xla::SliceInDim(operands[i], 0, call.rows[i / 2], 1, 0);
+    (*shapes)[i].set_dimensions(0, own);
+    operands[i] = xla::SliceInDim(operands[i], 0, own, 1, 0);
   }
   // The others are in place: XLA copies operands that it still needs elsewhere.
   std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> in_place;
   const xla::ShapeIndex whole;
   const auto tensors = static_cast<int64_t>(operands.size());
-  for (auto i = static_cast<int64_t>(call.of_slices()); i < tensors; ++i) {
+  for (auto i = static_cast<int64_t>(call.num_sparse_tensors()); i < tensors; ++i) {
     in_place.emplace_back(xla::ShapeIndex({i}), std::make_pair(i, whole));
   }
   operands.insert(operands.end(), {weight, (*all)->last});
   shapes->insert(shapes->end(), {scalar, scalar});
-  const std::string attributes = absl::StrCat(
-      "{names = ", Quoted(absl::StrJoin(call.names, kNameSeparator)),
-      ", slices = ", call.rows.size(), " : i64, every_row = ", call.every_row, " : i64}");
+  const std::string attributes =
+      absl::StrCat("{names = ", Quoted(absl::StrJoin(call.names, kNameSeparator)),
+                   ", slices = ", num_sparse, " : i64, every_row = ", call.duplicates, " : i64}");
   const XlaOp called = xla::CustomCallWithLayout(
       builder, std::string(kCompiledAverage), operands, xla::ShapeUtil::MakeTupleShape(results),
       *shapes, attributes, /*has_side_effect=*/true, in_place, /*literal=*/nullptr,
       xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   std::vector<XlaOp> averages;
   for (int64_t i = 0; i < tensors; ++i) averages.push_back(xla::GetTupleElement(called, i));
-  for (int64_t slice = 0; slice < slices; ++slice) {
+  for (int64_t slice = 0; slice < num_sparse; ++slice) {
     const XlaOp found = xla::GetTupleElement(called, tensors + 1);
     XlaOp& values = averages[2 * slice];
     const XlaOp written = values;
