@@ -178,8 +178,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "selection",
         "a rank takes one sample too many",
-        "    rows = (size[0] + group.rank) // group.size  # see batch_shard.first_row\n",
-        "    rows = (size[0] + group.rank) // group.size + 1\n",
+        "    own_size = (size + group.rank) // group.size  # see batch_shard.first_row\n",
+        "    own_size = (size + group.rank) // group.size + 1\n",
         ("test_selected.py::test_samples_equal_those_of_one_process",),
     ),
     Mutation(

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "tensorflow_patches/core/agreement/coordinator.h"
-#include "tensorflow_patches/core/transport/roll_call.h"
 
 namespace tfmpi {
 namespace {
@@ -121,18 +120,19 @@ std::string Coordinator::DescribeDeadlock(const std::vector<bool>& stuck) const 
     if (!stuck[rank] || ++described > kMaxRanksDescribed) continue;
     const std::vector<const Pending*> waits = WaitsIn(rank);
     const Pending* first = nullptr;
-    std::vector<int> missing;
+    std::string missing;
     for (const Pending* pending : waits) {
-      std::vector<int> lacking;
+      std::string lacking;
       for (int r = 0; r < size_; ++r) {
-        if (stuck[r] && Lacks(*pending, r)) lacking.push_back(r);
+        if (stuck[r] && Lacks(*pending, r))
+          lacking += (lacking.empty() ? "" : ", ") + std::to_string(r);
       }
       const bool older = first == nullptr || pending->since < first->since;
       if (lacking.empty() || !older) continue;
       first = pending;
-      missing = std::move(lacking);
+      missing = lacking;
     }
-    text += (described > 1 ? "; " : "") + RankAndDoing(rank) + " waits for " + NameRanks(missing) +
+    text += (described > 1 ? "; " : "") + RankAndDoing(rank) + " waits for rank " + missing +
             " in " + Name(first->named.signature.kind) + " '" + first->named.name + "'";
   }
   if (described > kMaxRanksDescribed) {
