@@ -8,6 +8,7 @@ DIR has a file "old.csv". Prints what each rank reads of a file while it appends
 from __future__ import annotations
 
 import csv
+import json
 import logging
 import os
 import pickle
@@ -52,6 +53,10 @@ for epoch in range(6):
         gfile.write(f"epoch {epoch} of {6}\n")
     with open("pickles", "ab") as binary:
         pickle.dump({"epoch": epoch}, binary)
+    turn(epoch + 2)
+    there = os.path.exists("history.json")
+    history = json.loads(Path("history.json").read_text()) if there else []
+    Path("history.json").write_text(json.dumps([*history, epoch]))
     with open("both.txt", "a+") as both:
         both.write(f"{epoch}\n")
         both.seek(0)

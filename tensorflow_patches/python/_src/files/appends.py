@@ -5,7 +5,7 @@ writes it. The others find it in the file, after what they have appended before,
 file is as from one process, and tell() is 0 for each rank in a new file, which makes all of them
 write its header. Text that differs by rank is all there, and rank 0 says so at exit.
 
-A rank learns through shared_calls.py how large the file was when the first of the ranks opened it.
+A rank learns through journal.py how large the file was when the first of the ranks opened it.
 Ranks of other nodes do not know it, and append theirs.
 """
 
@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tensorflow.mpi._src.files import private, saves, shared_calls
+from tensorflow.mpi._src.files import journal, private, saves
 from tensorflow.mpi._src.runtime import log
 
 _LOCK_FILE = "appends"
@@ -53,7 +53,7 @@ class Raw(io.FileIO):
             file = _files.get((name, status.st_ino))
             if file is None:
                 key = f"append {_truncations[name]} {status.st_ino} {name}"
-                size = min(int(shared_calls.say(key, str(status.st_size))[0]), status.st_size)
+                size = min(int(journal.say(key, str(status.st_size))[0]), status.st_size)
                 file = _files[name, status.st_ino] = _File(size)
         self._file = file
         self.seek(file.end)
@@ -96,14 +96,14 @@ def _find(text: bytes, appended: bytes) -> int | None:
 def at_end() -> None:
     """At exit, before the ranks join: says how much this rank has appended."""
     for (path, inode), file in _files.items():
-        shared_calls.say(f"appended {inode} {path}", str(file.own_bytes))
+        journal.say(f"appended {inode} {path}", str(file.own_bytes))
 
 
 def warn_of_different_text() -> None:
     """On rank 0, after the ranks have joined: compares the size of a file with what the rank that
     has appended most has appended. Others may have found a header there, and not appended it."""
     for (path, inode), file in _files.items():
-        most = max(map(int, shared_calls.say(f"appended {inode} {path}", "0")))
+        most = max(map(int, journal.say(f"appended {inode} {path}", "0")))
         with contextlib.suppress(OSError):
             status = os.stat(path)
             more = status.st_size - file.begin - most

@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 
-from tensorflow.mpi._src.files import names, saves
+from tensorflow.mpi._src.files import names, saves, versions
 from tensorflow.mpi._src.runtime import group
 
 _HELD_SECONDS = 1.0
@@ -84,15 +84,20 @@ class AtomicFile:
         with self._appearing:
             if self._appeared or not self._open:
                 return
-            if self._yields(last, due):
-                if not last:
-                    return
-                self._forget()
-            elif not self._move_into_place() and os.path.isdir(os.path.dirname(self.path)):
-                self._copy()
-                if not last:
-                    return  # data written later must be copied again
-            self._appeared = True
+            yields = self._yields(last, due)
+            if yields and not last:
+                return
+            noted = versions.begins(self.path)
+            try:
+                if yields:
+                    self._forget()
+                elif not self._move_into_place() and os.path.isdir(os.path.dirname(self.path)):
+                    self._copy()
+                    if not last:
+                        return  # data written later must be copied again
+                self._appeared = True
+            finally:
+                versions.ends(self.path, noted, self._appeared)
         _held.pop(id(self), None)
 
     def close(self) -> None:
@@ -133,7 +138,10 @@ class AtomicFile:
         Equal files are interchangeable. A shorter one must not replace one that another rank has
         finished or flushed, which that rank reads: so ranks whose file is only due leave the first
         in its place until they close theirs. Of logs that differ in their times, rank 0's remains.
+        One that this rank has read (versions.py) wins, too.
         """
+        if versions.is_ahead(self.path):
+            return True
         if last and group.rank == 0:
             return False
         try:

@@ -15,7 +15,7 @@ import os
 import weakref
 from typing import Any
 
-from tensorflow.mpi._src.files import appends, atomic, made, saves
+from tensorflow.mpi._src.files import appends, atomic, made, saves, versions
 from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.runtime import c_api, group, log
 
@@ -124,6 +124,8 @@ def _opens(stock: Any) -> Any:
                 raw = appends.Raw(file)
                 made.note(file)
                 return _open(raw, mode, buffering, encoding, errors, newline)
+        if mode.startswith("r"):
+            versions.opening(file)
         opened = stock(file, mode, buffering, encoding, errors, newline, closefd, opener)
         if mode.startswith("x") and atomic.applies(file):
             made.note(file)
