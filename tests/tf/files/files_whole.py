@@ -172,16 +172,19 @@ def together(name: str, write: Callable[[str], bool]) -> None:
 
 
 def counted_under_a_lock() -> int:
-    """A common lock file: open(path, "w") and flock."""
+    """A common lock file: open(path, "w") and flock. Prints when this rank has held it."""
+    printed["held"] = []
     if RANK == 0:
         Path("count").write_text("0")
     tf.mpi.barrier()
     for _ in range(20):
         with open("lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            since = time.monotonic()
             count = int(Path("count").read_text())
             time.sleep(0.002)
             Path("count").write_text(str(count + 1))
+            printed["held"].append([since, time.monotonic()])
     tf.mpi.barrier()
     return int(Path("count").read_text())
 

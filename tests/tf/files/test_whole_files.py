@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,10 @@ def test_no_rank_reads_an_incomplete_file(wrote):
 def test_a_lock_file_opened_for_writing_locks(wrote):
     run, _ = wrote
     for printed in run.results:
-        assert printed["count"] == 20 * len(run.results)
+        assert printed["count"] == 20  # as of one process
+    held = sorted(interval for printed in run.results for interval in printed["held"])
+    assert len(held) == 20 * len(run.results)
+    assert all(one[1] <= after[0] for one, after in itertools.pairwise(held))
 
 
 def test_a_file_that_stays_open_is_visible_as_it_grows(wrote):
