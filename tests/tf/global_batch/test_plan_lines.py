@@ -36,9 +36,9 @@ def step(**other: Any) -> Any:
     return types.SimpleNamespace(model=model, **facts | other)
 
 
-def look(plan: Any, monkeypatch: Any, **found: Any) -> Any:
+def findings(plan: Any, monkeypatch: Any, **found: Any) -> Any:
     """Sets what the analysis of the step finds."""
-    made = plan.Look(False)
+    made = plan.Findings(False)
     vars(made).update(found)
     monkeypatch.setattr(plan, "_analyze", lambda *_: made)
     return made
@@ -50,7 +50,7 @@ SPEED = (
 
 
 def test_a_draw_in_a_function_is_reported_with_a_remedy(plan, said, monkeypatch):
-    look(plan, monkeypatch, nested_draws=True)
+    findings(plan, monkeypatch, nested_draws=True)
     assert plan._make(step(), None, False, None, True).is_whole
     line = (
         "evaluate() of model 'net': a random draw in a tf.function that the step calls depends on"
@@ -61,7 +61,7 @@ def test_a_draw_in_a_function_is_reported_with_a_remedy(plan, said, monkeypatch)
 
 
 def test_a_whole_batch_in_a_compiled_step_is_reported_with_a_remedy(plan, said, monkeypatch):
-    look(plan, monkeypatch, gathered=[plan.Why("the loss 'dice'")])
+    findings(plan, monkeypatch, gathered=[plan.Why("the loss 'dice'")])
     plan._make(step(compiled=True), None, False, None, True)
     assert said[0].startswith("evaluate() of model 'net': the loss 'dice', compiled, depends on")
     assert "To share the work, set jit_compile=False, or use batches of one size that is" in said[0]
@@ -75,7 +75,7 @@ def test_inputs_of_different_lengths_are_reported_with_a_remedy(plan, said):
 
 def test_batches_that_cannot_be_gathered_are_reported_with_a_remedy(plan, said, monkeypatch):
     monkeypatch.setattr(plan, "_can_be_gathered", lambda *_: False)
-    found = look(plan, monkeypatch)
+    found = findings(plan, monkeypatch)
     found.whys.append(plan.Why("the loss 'dice'", "Mean in train.py:8"))
     assert not plan._make(step(), None, True, None, False).is_whole
     assert said[0].startswith("evaluate() of model 'net': the loss 'dice' (Mean in train.py:8) dep")
@@ -86,16 +86,16 @@ def test_batches_that_cannot_be_gathered_are_reported_with_a_remedy(plan, said, 
 
 
 def test_the_table_of_plans_gives_the_reason(plan, said, monkeypatch):
-    look(plan, monkeypatch)
+    findings(plan, monkeypatch)
     plan._make(step(), None, True, None, True)
     assert "samples are independent" in said[-1] and said[-1].endswith("| nothing")
-    look(plan, monkeypatch, gathered=[plan.Why("the loss 'dice'")])
+    findings(plan, monkeypatch, gathered=[plan.Why("the loss 'dice'")])
     plan._make(step(), None, True, None, True)
     assert "needs all samples: the loss 'dice'" in said[-1]
 
 
 def test_a_restored_function_that_draws_is_reported(plan, said, monkeypatch):
-    look(plan, monkeypatch, foreign_draw="RandomUniform")
+    findings(plan, monkeypatch, foreign_draw="RandomUniform")
     plan._make(step(), None, True, None, True)
     assert "RandomUniform" in said[0] and "load its weights" in said[0]
 
@@ -118,7 +118,7 @@ def test_values_that_a_step_stores_are_listed(plan, monkeypatch, call):
     monkeypatch.setattr(plan.hooks, "apply_ops", {"ApplyAdam": ("grad", False)})
     op = types.SimpleNamespace(name="update", type="ApplyAdam", traceback=())
     graph = types.SimpleNamespace(get_operations=lambda: [op])
-    found = plan.Look(False)
+    found = plan.Findings(False)
     found.enter("metric")
     plan._judge_states(step(call=call), None, found, graph, False)
     metric = ["a metric that the model updates"] * (call == "predict")
@@ -150,7 +150,7 @@ class Ragged:
 
 def test_outputs_of_predict_that_prevent_a_split_are_named(plan, tensorflow):
     part = types.SimpleNamespace(kind=lambda _: plan.Kind.MIXED, why=lambda _: "Mean in train.py:8")
-    found = plan.Look(False)
+    found = plan.Findings(False)
     plan._judge_outputs(step(call="predict"), part, found, [Tensor(), Ragged()])
     assert [plan._at(why) for why in found.whys] == [
         "a prediction of the model (Mean in train.py:8)",
@@ -163,7 +163,7 @@ def test_a_draw_in_a_loop_is_named_with_a_remedy(plan, monkeypatch):
     monkeypatch.setattr(plan.kinds, "draws_by_samples", lambda *_: op)
     monkeypatch.setattr(plan.kinds, "draws_in_functions", lambda _: False)
     part = types.SimpleNamespace(analysis=types.SimpleNamespace(foreign_draws=[]))
-    found = plan.Look(False)
+    found = plan.Findings(False)
     plan._judge_draws(part, found, None)
     (why,) = found.whys
     assert plan._at(why) == "a random draw in a loop (RandomUniform)"
@@ -195,9 +195,9 @@ def gradients_fixture() -> Any:
 
 
 def test_a_gradient_that_is_not_an_average_is_named(gradients, monkeypatch):
-    found = load("tensorflow.mpi._src.global_batch.sites").Look(False)
+    found = load("tensorflow.mpi._src.global_batch.sites").Findings(False)
     part = types.SimpleNamespace(
-        look=found, kind=lambda _: gradients.Kind.MIXED, why=lambda _: "Mean in train.py:8"
+        findings=found, kind=lambda _: gradients.Kind.MIXED, why=lambda _: "Mean in train.py:8"
     )
     monkeypatch.setattr(gradients.batch, "current", lambda: part)
     assert gradients.intercept_in_trace([None, (Tensor(), "kernel")])
@@ -248,8 +248,8 @@ def test_a_model_that_only_its_step_can_build_is_logged(monkeypatch, tensorflow,
 
 def test_moments_of_a_normalization_in_an_analyzed_step_are_named(monkeypatch, tensorflow):
     batch_norm = load("tensorflow.mpi._src.keras.batch_norm")
-    found = load("tensorflow.mpi._src.global_batch.sites").Look(False)
-    monkeypatch.setattr(batch_norm.batch, "current", lambda: types.SimpleNamespace(look=found))
+    found = load("tensorflow.mpi._src.global_batch.sites").Findings(False)
+    monkeypatch.setattr(batch_norm.batch, "current", lambda: types.SimpleNamespace(findings=found))
     monkeypatch.setattr(batch_norm.unwrap, "tf_variable", lambda one: one)
     tensorflow.custom_gradient = lambda function: lambda x: function(x)[1]() and (None, None)
     layer = types.SimpleNamespace(name="norm", moving_mean=0, moving_variance=0)

@@ -81,7 +81,7 @@ class Compiled(keras.Model):
         ]
         part = batch.current()
         # Records during an inspection would be whole batches.
-        looked_at = part is not None and part.look is not None
+        looked_at = part is not None and part.findings is not None
         for variable, value in zip([] if looked_at else DRAWN, seen):
             variable.assign(tf.cast(tf.reshape(value, [-1])[:3], tf.float32))
         return super().train_step(data)

@@ -11,7 +11,7 @@ from typing import Any
 from tensorflow.mpi._src.runtime import c_api, group, threads
 
 _local = threading.local()  # weight, averaged, step, follows, script, shares
-_shared_out = False
+_divided = False
 _rows: set[int | None] | None = set()  # see own_rows()
 
 
@@ -108,7 +108,7 @@ def is_replicated_step() -> bool:
 
 def has_own_samples() -> bool:
     """Whether this thread computes on samples that no other rank has."""
-    return is_on_part() or (_shared_out and not is_replicated_step())
+    return is_on_part() or (_divided and not is_replicated_step())
 
 
 def averaging_follows() -> contextlib.AbstractContextManager[None]:
@@ -140,8 +140,8 @@ def share_out(rows: set[int] | None) -> None:
       rows: the possible numbers of samples of a part, the same on all ranks; None if they are
         unknown or differ by rank.
     """
-    global _shared_out, _rows
-    _shared_out = True
+    global _divided, _rows
+    _divided = True
     _rows = None if rows is None or _rows is None else _rows | rows
 
 
@@ -150,8 +150,8 @@ def own_rows() -> set[int | None] | None:
     return _rows
 
 
-def is_shared_out() -> bool:
-    return _shared_out
+def is_divided() -> bool:
+    return _divided
 
 
 def for_the_script() -> contextlib.AbstractContextManager[None]:

@@ -134,7 +134,7 @@ def note_average(gradient: Any) -> None:
 
 def _has_own_data() -> bool:
     """Whether, as far as known, the script's loop sees different data on each rank."""
-    return scope.is_shared_out() or config.get("TF_MPI_SHARD") in ("dataset", "off")
+    return scope.is_divided() or config.get("TF_MPI_SHARD") in ("dataset", "off")
 
 
 def _in_graph(gradients: list[Any], variables: list[Any]) -> list[Any]:

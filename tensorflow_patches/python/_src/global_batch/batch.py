@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorflow.mpi._src.average import averaging, carrier, compiled, scope
 from tensorflow.mpi._src.global_batch import kinds, samples
-from tensorflow.mpi._src.global_batch.sites import Leaf, Look, Plan, Planned, place
+from tensorflow.mpi._src.global_batch.sites import Findings, Leaf, Plan, Planned, place
 from tensorflow.mpi._src.messaging import graph_collectives
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import group
@@ -32,10 +32,12 @@ class Part:
       shard: has `data`, and if the ranks' parts differ in size, `weight`, `first`, `whole` and
         `counts` (data/batch_shard.py).
       plan: the decisions for the step's losses, metrics and gradients; None if it has none.
-      look: receives the findings if the step is only analyzed; then `shard` is the whole batch.
+      findings: receives them if the step is only analyzed; then `shard` is the whole batch.
     """
 
-    def __init__(self, shard: Any, plan: Plan | None = None, look: Look | None = None) -> None:
+    def __init__(
+        self, shard: Any, plan: Plan | None = None, findings: Findings | None = None
+    ) -> None:
         import tensorflow as tf
 
         self.data = shard.data
@@ -45,7 +47,7 @@ class Part:
         leaves = [leaf for leaf in tf.nest.flatten(shard.data) if isinstance(leaf, tf.Tensor)]
         batched = [leaf for leaf in leaves if leaf.shape.rank]
         self.samples = batched[0] if batched else None  # its first dimension is the batch size
-        self.look = look
+        self.findings = findings
         self.planned = Planned(
             plan.sites if plan is not None else (), plan.draws if plan is not None else ()
         )
@@ -110,11 +112,11 @@ class Part:
 
         A stand-in, on a rank without samples, uses rows of other ranks.
         """
-        return self._rows(self._first, 0 if self.look is not None else group.rank)
+        return self._rows(self._first, 0 if self.findings is not None else group.rank)
 
     def whole_rows(self) -> Any:
         """The number of samples of the batch on all ranks: an int64 scalar."""
-        return self._rows(self._whole, 1 if self.look is not None else group.size)
+        return self._rows(self._whole, 1 if self.findings is not None else group.size)
 
     def _rows(self, like: Any, parts: int) -> Any:
         """The length of `like`; without it `parts` times the number of samples of this part."""
@@ -151,7 +153,7 @@ class Part:
     @property
     def eagerly(self) -> bool:
         """Whether the analyzed step will run without a graph."""
-        return self.look is not None and self.look.eagerly
+        return self.findings is not None and self.findings.eagerly
 
     def whole(self, value: Any, leaf: Leaf | None, what: str) -> Any:
         """`value` for the samples of all ranks; gathered once in a graph.
@@ -272,13 +274,15 @@ def current() -> Part | None:
 
 
 @contextlib.contextmanager
-def step_on(shard: Any, plan: Plan | None = None, look: Look | None = None) -> Iterator[Part]:
+def step_on(
+    shard: Any, plan: Plan | None = None, findings: Findings | None = None
+) -> Iterator[Part]:
     """Around a step on `shard.data`: its gradients are averaged with the shard's weight.
 
     Arguments as for Part.
     """
     before = current()
-    part = _local.part = Part(shard, plan, look)
+    part = _local.part = Part(shard, plan, findings)
     try:
         with scope.weighted(part.weight):
             yield part

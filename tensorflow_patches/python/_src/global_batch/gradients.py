@@ -13,7 +13,7 @@ from typing import Any
 
 from tensorflow.mpi._src.global_batch import batch, loop_losses, own_gradients
 from tensorflow.mpi._src.global_batch.kinds import Kind, Term
-from tensorflow.mpi._src.global_batch.sites import LOSS, Look, Why, place
+from tensorflow.mpi._src.global_batch.sites import LOSS, Findings, Why, place
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import log
 
@@ -41,8 +41,8 @@ def of_whole_batch(original: Any) -> Any:
         if part is None and any(trained):
             loop_losses.check(tf.nest.flatten(target))
         if part is not None and not part.is_whole and any(trained):
-            if part.look is not None:
-                _look_at(part, part.look, tf.nest.flatten(target), output_gradients)
+            if part.findings is not None:
+                _look_at(part, part.findings, tf.nest.flatten(target), output_gradients)
                 if all(trained):
                     return tf.nest.map_structure(functools.partial(_stand_in, part), sources)
             elif output_gradients is None:
@@ -65,25 +65,25 @@ def _stand_in(part: Any, variable: Any) -> Any:
     return found
 
 
-def _look_at(part: Any, look: Look, targets: list[Any], upstream: Any) -> None:
-    site, _ = look.enter("gradient")
+def _look_at(part: Any, findings: Findings, targets: list[Any], upstream: Any) -> None:
+    site, _ = findings.enter("gradient")
     for target in targets:
         terms = _terms(part, target)
         if terms is None or upstream is not None and not _plain(terms):
-            look.whys.append(Why(LOSS, part.why(target)))
+            findings.whys.append(Why(LOSS, part.why(target)))
             return
         if any(part.kind(term.tensor) is Kind.GRADIENT for term in terms):
             # Gradients are the part's until an optimizer gets them, so a penalty on them is not the
             # whole batch's.
-            look.whys.append(Why("a loss that depends on gradients"))
+            findings.whys.append(Why("a loss that depends on gradients"))
             return
         own = own_gradients.find_mixing_op(part, target)
         if own is not None:
-            look.whys.append(Why("the script's own gradient", place(own)))
+            findings.whys.append(Why("the script's own gradient", place(own)))
         site.terms += [term.kind for term in terms]
     kinds = set(site.terms)
-    if look.eagerly and not kinds <= {Kind.MEAN, Kind.CONST} and kinds != {Kind.SUM}:
-        look.whys.append(Why(LOSS))
+    if findings.eagerly and not kinds <= {Kind.MEAN, Kind.CONST} and kinds != {Kind.SUM}:
+        findings.whys.append(Why(LOSS))
 
 
 def intercept_in_trace(grads: Any) -> bool:
@@ -93,12 +93,14 @@ def intercept_in_trace(grads: Any) -> bool:
       grads: gradients, or pairs of a gradient and its variable.
     """
     part = batch.current()
-    if part is None or part.look is None:
+    if part is None or part.findings is None:
         return False
     for one in list(grads):
         gradient = one[0] if isinstance(one, (tuple, list)) else one
         if gradient is not None and part.kind(gradient) not in _AVERAGED:
-            part.look.whys.append(Why("a gradient that its optimizer is given", part.why(gradient)))
+            part.findings.whys.append(
+                Why("a gradient that its optimizer is given", part.why(gradient))
+            )
             break
     return True
 

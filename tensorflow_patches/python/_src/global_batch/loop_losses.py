@@ -40,7 +40,7 @@ def check(targets: list[Any]) -> None:
     Called where gradients of trained variables are taken outside of Keras's steps. A script that
     calls collectives of tf.mpi may compensate itself, so nothing is printed for it.
     """
-    if group.size == 1 or not scope.is_shared_out() or scope.is_in_step():
+    if group.size == 1 or not scope.is_divided() or scope.is_in_step():
         return
     if collectives.called_by_script:
         return

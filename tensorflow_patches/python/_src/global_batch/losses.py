@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tensorflow.mpi._src.global_batch import batch
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
-from tensorflow.mpi._src.global_batch.sites import How, Leaf, Look, Site, Why
+from tensorflow.mpi._src.global_batch.sites import Findings, How, Leaf, Site, Why
 from tensorflow.mpi._src.interpose import hooking
 
 
@@ -44,10 +44,10 @@ def on_part(keras: Keras, original: Any) -> Any:
         if part is None or part.is_whole:
             return function(self, y_true, y_pred, sample_weight)
         given = _Given(keras, y_true, y_pred, sample_weight)
-        if part.look is not None:
+        if part.findings is not None:
             # Keras's own __call__ reduces the result of `call` by weights, mask and `reduction`.
             reduces = keras.loss().__call__.__wrapped__ is original
-            return _looked_at(part, part.look, self, function, given, reduces)
+            return _looked_at(part, part.findings, self, function, given, reduces)
         site = part.planned.next("loss")
         if site is None or site.how is How.WHOLE:
             return _of_whole(part, site, self, function, given)
@@ -89,12 +89,12 @@ def _tensor(value: Any) -> Any:
 
 
 def _looked_at(
-    part: Any, look: Look, loss: Any, function: Any, given: _Given, reduces: bool
+    part: Any, findings: Findings, loss: Any, function: Any, given: _Given, reduces: bool
 ) -> Any:
     """Decides how the loss is computed; returns its value in the analyzed graph."""
     import tensorflow as tf
 
-    site, mark = look.enter("loss")
+    site, mark = findings.enter("loss")
     value = function(loss, *given.arguments)
     kind = part.kind(value)
     of_rows = (
@@ -106,22 +106,22 @@ def _looked_at(
             how, kind = How.SCALED, Kind.ROWS
         elif kind is Kind.SUM:
             how = How.SCALED
-    elif part.terms(value) is not None and not look.eagerly:
+    elif part.terms(value) is not None and not findings.eagerly:
         how = How.SCALED
     else:
         how = How.WHOLE
-    if how is not How.WHOLE and len(look.whys) == mark.whys:
+    if how is not How.WHOLE and len(findings.whys) == mark.whys:
         site.how, site.terms = how, [kind]
         if how is How.SCALED:
             part.note(value, Kind.MEAN)
         return value
-    why = next(iter(look.whys[mark.whys :]), Why(f"the loss '{loss.name}'", part.why(value)))
-    look.restart(mark)
+    why = next(iter(findings.whys[mark.whys :]), Why(f"the loss '{loss.name}'", part.why(value)))
+    findings.restart(mark)
     leaves = [part.leaf(one) for one in given.leaves()]
     if None in leaves:
-        look.whys.append(why)
+        findings.whys.append(why)
     site.how, site.leaves = How.WHOLE, [leaf for leaf in leaves if leaf is not None]
-    look.gathered.append(why)
+    findings.gathered.append(why)
     part.note(value, Kind.CONST)
     return value
 
@@ -130,9 +130,9 @@ def _gives_rows(part: Any, loss: Any, given: _Given) -> bool:
     """Whether the `call` of a loss of Keras's form returns one value per sample."""
     import tensorflow as tf
 
-    mark = part.look.mark()
+    mark = part.findings.mark()
     rows = hooking.with_callers_autograph(loss.call)(*given.arguments[:2])
-    part.look.restart(mark)  # the step itself calls it once
+    part.findings.restart(mark)  # the step itself calls it once
     return tf.is_tensor(rows) and part.kind(rows) in ROWS
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tensorflow.mpi._src.global_batch import batch, results, states
 from tensorflow.mpi._src.global_batch.kinds import Kind
-from tensorflow.mpi._src.global_batch.sites import How, Leaf, Look, Site, Why
+from tensorflow.mpi._src.global_batch.sites import Findings, How, Leaf, Site, Why
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import log
 from tensorflow.mpi._src.variables import unwrap
@@ -38,8 +38,8 @@ def updated(original: Any) -> Any:
         if part is None or part.is_whole or part.is_updating(self):
             return function(self, *args, **kwargs)
         with part.updating(self):
-            if part.look is not None:
-                return _looked_at(part, part.look, self, function, args, kwargs)
+            if part.findings is not None:
+                return _looked_at(part, part.findings, self, function, args, kwargs)
             site = part.planned.next("metric")
             if site is None or site.how is How.WHOLE:
                 return _of_whole(part, site, self, function, args, kwargs)
@@ -48,20 +48,22 @@ def updated(original: Any) -> Any:
     return update_state
 
 
-def _looked_at(part: Any, look: Look, metric: Any, function: Any, args: Any, kwargs: Any) -> Any:
+def _looked_at(
+    part: Any, findings: Findings, metric: Any, function: Any, args: Any, kwargs: Any
+) -> Any:
     """Decides how the metric is updated; updates it in the analyzed graph."""
     import tensorflow as tf
 
-    site, mark = look.enter("metric")
+    site, mark = findings.enter("metric")
     graph = tf.compat.v1.get_default_graph()
     first = len(graph.get_operations())
     found = function(metric, *args, **kwargs)
     operations = graph.get_operations()[first:]
-    new = [op for op in operations if op.name not in look.judged]
-    look.judged.update(op.name for op in new if op.type in states.ASSIGNS)
+    new = [op for op in operations if op.name not in findings.judged]
+    findings.judged.update(op.name for op in new if op.type in states.ASSIGNS)
     variables = variables_of(metric)
     own: dict[int, bool | None] = {id(variable.handle): None for variable in variables}
-    why = next(iter(look.whys[mark.whys :]), None)
+    why = next(iter(findings.whys[mark.whys :]), None)
     for handle, added in states.assigned(graph, new):
         if id(handle) not in own:
             continue
@@ -75,13 +77,13 @@ def _looked_at(part: Any, look: Look, metric: Any, function: Any, args: Any, kwa
         site.once = [own[id(variable.handle)] for variable in variables]
         site.given = _given(args, kwargs)
         return found
-    look.restart(mark)
+    findings.restart(mark)
     leaves = [part.leaf(one) for one in tf.nest.flatten((args, kwargs))]
     if None in leaves:
-        look.whys.append(why)
+        findings.whys.append(why)
     site.how, site.leaves = How.WHOLE, [leaf for leaf in leaves if leaf is not None]
-    look.gathered.append(why)
-    look.whole_states += variables
+    findings.gathered.append(why)
+    findings.whole_states += variables
     return found
 
 
@@ -152,14 +154,14 @@ def adds(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool | None]] |
         if _rank(one) is not None
     }
     numbers = {name: one for name, one in vars(metric).items() if type(one) in (int, float)}
-    look = Look(eagerly=False)
+    findings = Findings(eagerly=False)
 
     def trial(*tensors: Any) -> None:
         inside = list(given)
         for place, tensor in zip(specs, tensors, strict=True):
             inside[place] = tensor
         args, kwargs = tf.nest.pack_sequence_as(arrays, inside)
-        with batch.step_on(_Data(tensors), look=look):
+        with batch.step_on(_Data(tensors), findings=findings):
             metric.update_state(*args, **kwargs)
 
     try:
@@ -172,8 +174,8 @@ def adds(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool | None]] |
         for name, number in numbers.items():
             if vars(metric).get(name) != number:
                 setattr(metric, name, number)
-    site = look.sites[0] if look.sites else None
-    if site is None or look.whys or site.how is not How.PART:
+    site = findings.sites[0] if findings.sites else None
+    if site is None or findings.whys or site.how is not How.PART:
         return None
     is_once = dict(zip(map(id, variables_of(metric)), site.once, strict=True))
     return [(one, is_once.get(id(unwrap.tf_variable(one)))) for one in metric.variables]

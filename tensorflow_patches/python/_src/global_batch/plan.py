@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from tensorflow.mpi._src.global_batch import batch, kinds, results, states
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
-from tensorflow.mpi._src.global_batch.sites import How, Look, Plan, Verdict, Why, place
+from tensorflow.mpi._src.global_batch.sites import Findings, How, Plan, Verdict, Why, place
 from tensorflow.mpi._src.runtime import group, hooks, log
 from tensorflow.mpi._src.variables import unwrap
 
@@ -57,6 +57,8 @@ class Step(NamedTuple):
 
 
 class _Data(NamedTuple):
+    """What step_on needs of a shard: a whole batch, without a weight."""
+
     data: Any
 
 
@@ -71,19 +73,19 @@ def plan_for(step: Step, spec: Any, is_even: bool, why: str | None, whole_batche
     """
     plans = vars(step.model).setdefault(_PLANS, {})
     static = _has_static_rows(spec)
-    known = (step.call, _described(spec), static, is_even, why, whole_batches)
+    key = (step.call, _described(spec), static, is_even, why, whole_batches)
     if step.fresh:
-        for stale in [key for key in plans if key[0] == step.call]:
+        for stale in [one for one in plans if one[0] == step.call]:
             del plans[stale]
-    if known not in plans:
-        plans[known] = _make(step, spec, is_even, why, whole_batches)
-    plan: Plan = plans[known]
+    if key not in plans:
+        plans[key] = _make(step, spec, is_even, why, whole_batches)
+    plan: Plan = plans[key]
     vars(step.model).setdefault(_CURRENT, {})[STEPS[step.call]] = plan
     return plan
 
 
 def call_ended(model: Any) -> None:
-    """Ends the script's call of `model`: steps that the script calls itself have no plan."""
+    """Forgets the current plan of `model`, so that steps that the script calls get none."""
     vars(model).pop(_CURRENT, None)
 
 
@@ -100,36 +102,39 @@ def _described(spec: Any) -> str:
 
 
 def _make(step: Step, spec: Any, is_even: bool, why: str | None, whole_batches: bool) -> Plan:
-    look = Look(step.eagerly)
+    findings = Findings(step.eagerly)
     even = is_even and _has_static_rows(spec)
     if step.own_loop:
         what = "the script's own loop over the batches (make_train_function)"
-        look.whys.append(Why(what, way_out="leave the loop to Keras"))
+        findings.whys.append(Why(what, way_out="leave the loop to Keras"))
     elif why is not None:
-        look.whys.append(Why(why, way_out="give all inputs the same first dimension"))
+        findings.whys.append(Why(why, way_out="give all inputs the same first dimension"))
     else:
-        look = _analyze(step, spec, whole_batches)
+        findings = _analyze(step, spec, whole_batches)
     way_out = f"use batches of one size that is a multiple of {group.size}"
-    if look.nested_draws and not is_even:
+    if findings.nested_draws and not is_even:
         what = "a random draw in a tf.function that the step calls"
-        look.whys.append(Why(what, way_out=f"{way_out}, or remove that tf.function"))
-    if look.gathered and step.compiled and (look.draws_by_kernels or not even):
-        first = look.gathered[0]
+        findings.whys.append(Why(what, way_out=f"{way_out}, or remove that tf.function"))
+    if findings.gathered and step.compiled and (findings.draws_by_kernels or not even):
+        first = findings.gathered[0]
         way_out = f"set jit_compile=False, or {way_out}"
-        look.whys.append(first._replace(what=f"{first.what}, compiled,", way_out=way_out))
-    verdict = Verdict.WHOLE if look.whys else Verdict.GATHER if look.gathered else Verdict.SPLIT
-    plan = Plan(verdict, look, plain=step.own_loop)
+        findings.whys.append(first._replace(what=f"{first.what}, compiled,", way_out=way_out))
+    verdict = (
+        Verdict.WHOLE if findings.whys else Verdict.GATHER if findings.gathered else Verdict.SPLIT
+    )
+    plan = Plan(verdict, findings, plain=step.own_loop)
     if plan.is_whole and not whole_batches and not _can_be_gathered(spec, step.compiled, even):
         plan.verdict = Verdict.SPLIT
         for site in plan.sites:
             site.how = How.PART if site.how is How.WHOLE else site.how
         _say_part(step, plan)
-    if look.foreign_draw and not plan.is_whole:
-        _say_foreign(step, look.foreign_draw)
+    if findings.foreign_draw and not plan.is_whole:
+        _say_foreign(step, findings.foreign_draw)
     if plan.is_whole and step.call == "fit":
+        # All ranks' gradients are the same now; keeps the coordinator from warning about it.
         batch.send_distinct_gradient()
     elif step.call == "fit":
-        for what in _not_means(look):
+        for what in _not_means(findings):
             _say_value(step, what)
     _report(step, plan)
     return plan
@@ -139,7 +144,7 @@ def _has_static_rows(spec: Any) -> bool:
     import tensorflow as tf
 
     shapes = [leaf.shape for leaf in tf.nest.flatten(spec) if hasattr(leaf, "shape")]
-    return all(shape[0] is not None for shape in shapes if shape.rank)
+    return all(shape[:1].is_fully_defined() for shape in shapes)
 
 
 def _can_be_gathered(spec: Any, compiled: bool, even: bool) -> bool:
@@ -154,12 +159,12 @@ def _can_be_gathered(spec: Any, compiled: bool, even: bool) -> bool:
     return dense and (even or not compiled)
 
 
-def _analyze(step: Step, spec: Any, whole_batches: bool) -> Look:
+def _analyze(step: Step, spec: Any, whole_batches: bool) -> Findings:
     import tensorflow as tf
 
     specs = [_with_unknown_rows(leaf) for leaf in tf.nest.flatten(spec)]
     present = [one for one in specs if one is not None]
-    found: list[Look] = []
+    found: list[Findings] = []
 
     def trial(*given: Any) -> None:
         # tf.function traces again only because variables were created.
@@ -168,14 +173,14 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Look:
         tensors = iter(given)
         leaves = [None if one is None else next(tensors) for one in specs]
         data = tf.nest.pack_sequence_as(spec, leaves)
-        look = Look(step.eagerly)
-        found.append(look)
-        with batch.step_on(_Data(data), look=look) as part:
+        findings = Findings(step.eagerly)
+        found.append(findings)
+        with batch.step_on(_Data(data), findings=findings) as part:
             graph = tf.compat.v1.get_default_graph()
             outputs = step.function(data)
-            _judge_outputs(step, part, look, outputs)
-            _judge_states(step, part, look, graph, own_rows=not whole_batches)
-            _judge_draws(part, look, graph)
+            _judge_outputs(step, part, findings, outputs)
+            _judge_states(step, part, findings, graph, own_rows=not whole_batches)
+            _judge_draws(part, findings, graph)
 
     counted: list[str] = []
     try:
@@ -183,10 +188,10 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Look:
             tf.function(trial, autograph=step.converted).get_concrete_function(*present)
     except Exception as error:  # the script's own; the step itself raises it, too
         log.debug(f"{step.call} of model '{step.model.name}' could not be analyzed: {error}")
-        look = Look(step.eagerly)
+        findings = Findings(step.eagerly)
         what = f"a step that cannot be traced into a graph ({_first_line(error)})"
-        look.whys.append(Why(what, way_out="use TensorFlow's ops only"))
-        return look
+        findings.whys.append(Why(what, way_out="use TensorFlow's ops only"))
+        return findings
     if counted and step.eagerly:  # the step's Python code may branch on it
         way_out = "keep it in a tf.Variable, or turn off run_eagerly"
         found[-1].whys.append(Why(f"the Python attribute '{counted[0]}'", way_out=way_out))
@@ -197,16 +202,17 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Look:
 def only_traced(model: Any, counted: list[str] | None = None) -> Iterator[None]:
     """Restores Python state after a trace of `model` that one process does not make.
 
-    That is the numbers of the model and its layers, and the contents of the model's public lists,
-    dicts and sets, to which a step may append tensors. Layers that the trace builds stay built, and
-    so does the state that building them sets.
+    That is the states of random and NumPy, the attributes of the model and its layers that are
+    numbers, and the contents of the model's public lists, dicts and sets, to which a step may
+    append tensors. Layers that the trace builds stay built, and so does the state that building
+    them sets.
 
     Args:
       counted: receives the names of the model's own attributes that the trace has changed.
     """
     import numpy as np
 
-    drawn, numbers = (random.getstate(), np.random.get_state()), _numbers(model)
+    generator_states, numbers = (random.getstate(), np.random.get_state()), _numbers(model)
     was_built, containers = _is_built(model), _containers(model)
     held = [
         (one, kept, _is_built(one)) for one in _layers_and_tracked(model) if (kept := _numbers(one))
@@ -214,8 +220,8 @@ def only_traced(model: Any, counted: list[str] | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        random.setstate(drawn[0])
-        np.random.set_state(drawn[1])
+        random.setstate(generator_states[0])
+        np.random.set_state(generator_states[1])
         builds = _is_built(model) != was_built
         changed = _restore_numbers(model, numbers, builds)
         if not builds:
@@ -285,7 +291,7 @@ def _restore_numbers(model: Any, before: dict[str, float], builds: bool) -> list
     """Restores the numbers that have changed, and returns their names.
 
     Args:
-      builds: the model has been built since, and keeps its new numbers.
+      builds: the model has been built since, and keeps numbers that it did not have before.
     """
     changed = []
     for name, number in _numbers(model).items():
@@ -310,48 +316,50 @@ def _first_line(error: Exception) -> str:
     return re.sub(r"\x1b\[\d*m", "", next(iter(informative), type(error).__name__))[:200]
 
 
-def _judge_outputs(step: Step, part: batch.Part, look: Look, outputs: Any) -> None:
+def _judge_outputs(step: Step, part: batch.Part, findings: Findings, outputs: Any) -> None:
     """Analyzes what the step returns."""
     import tensorflow as tf
 
     if step.call == "predict":
         for one in tf.nest.flatten(outputs):
             if isinstance(one, tf.Tensor) and part.kind(one) not in {*ROWS, Kind.CONST}:
-                look.whys.append(Why("a prediction of the model", part.why(one)))
+                findings.whys.append(Why("a prediction of the model", part.why(one)))
             elif isinstance(one, tf.__internal__.CompositeTensor):
-                look.whys.append(Why("an output that is not a dense tensor"))
+                findings.whys.append(Why("an output that is not a dense tensor"))
         return
-    results.record_returned(part, look, outputs)
+    results.record_returned(part, findings, outputs)
     if step.call == "evaluate":
-        look.whys += map(Why, _not_means(look))
+        findings.whys += map(Why, _not_means(findings))
 
 
-def _not_means(look: Look) -> list[str]:
-    """The returned values for which the ranks' values do not give the whole batch's."""
+def _not_means(findings: Findings) -> list[str]:
+    """The returned values that cannot be combined into the whole batch's."""
     allowed = {Kind.MEAN, Kind.CONST, Kind.SUM, Kind.GRADIENT}
-    if not look.eagerly:
+    if not findings.eagerly:
         allowed |= {Kind.RATIO, Kind.LINEAR}
-    paths = [path for path, kind in look.values.items() if kind not in allowed]
+    paths = [path for path, kind in findings.values.items() if kind not in allowed]
     return [f"the returned value '{'/'.join(path)}'" for path in paths]
 
 
-def _judge_states(step: Step, part: batch.Part, look: Look, graph: Any, own_rows: bool) -> None:
+def _judge_states(
+    step: Step, part: batch.Part, findings: Findings, graph: Any, own_rows: bool
+) -> None:
     """Analyzes state: a kept value that depends on samples must be that of the whole batch.
 
     Args:
       own_rows: each rank has its own batches, so a state with one row per sample may be its own.
     """
-    operations = [op for op in graph.get_operations() if op.name not in look.judged]
+    operations = [op for op in graph.get_operations() if op.name not in findings.judged]
     for handle, added in states.assigned(graph, operations):
         kind = _kept(part, graph, handle, added, operations)
         if kind in (Kind.CONST, Kind.GRADIENT) or (own_rows and kind in ROWS):
             continue
-        look.whys.append(Why(f"the value assigned to {_name(step.model, handle)}"))
+        findings.whys.append(Why(f"the value assigned to {_name(step.model, handle)}"))
     for op in operations:
         if op.type in hooks.apply_ops and not _is_gradient(part, op):
-            look.whys.append(Why("the update of an optimizer op", place(op)))
-    if step.call == "predict" and any(site.kind == "metric" for site in look.sites):
-        look.whys.append(Why("a metric that the model updates"))
+            findings.whys.append(Why("the update of an optimizer op", place(op)))
+    if step.call == "predict" and any(site.kind == "metric" for site in findings.sites):
+        findings.whys.append(Why("a metric that the model updates"))
 
 
 def _is_gradient(part: batch.Part, op: Any) -> bool:
@@ -361,20 +369,20 @@ def _is_gradient(part: batch.Part, op: Any) -> bool:
     return part.kind(op.inputs[names.index(name)]) in (Kind.CONST, Kind.GRADIENT)
 
 
-def _judge_draws(part: batch.Part, look: Look, graph: Any) -> None:
+def _judge_draws(part: batch.Part, findings: Findings, graph: Any) -> None:
     """Analyzes draws of which tracing did not know whether they are per sample."""
-    loop = kinds.draws_by_samples(part.analysis, graph)
+    loop_draw = kinds.draws_by_samples(part.analysis, graph)
     in_loops = [op for op in part.analysis.foreign_draws if part.is_of_step(op.graph)]
     restored = [op for op in part.analysis.foreign_draws if not part.is_of_step(op.graph)]
-    for op in [one for one in (loop, *in_loops) if one is not None][:1]:
+    if (op := next(filter(None, (loop_draw, *in_loops)), None)) is not None:
         way_out = "draw for all samples at once, before the loop"
-        look.whys.append(Why("a random draw in a loop", place(op), way_out))
-    # A draw inside a restored function.
-    look.foreign_draw = next(map(place, restored), "")
-    look.nested_draws = kinds.draws_in_functions(graph)
-    for number, drawn in look.several:
+        findings.whys.append(Why("a random draw in a loop", place(op), way_out))
+    # The others are in functions that were restored from a file.
+    findings.foreign_draw = next(map(place, restored), "")
+    findings.nested_draws = kinds.draws_in_functions(graph)
+    for number, drawn in findings.several:
         outer = kinds.outer(part.analysis, drawn)
-        look.draws[number] = look.draws[number]._replace(outer=outer)
+        findings.draws[number] = findings.draws[number]._replace(outer=outer)
 
 
 def _kept(part: batch.Part, graph: Any, handle: Any, added: Any, operations: list[Any]) -> Kind:
@@ -458,8 +466,9 @@ def _say_foreign(step: Step, op: str) -> None:
     """Says that a draw inside a restored function differs from one process's."""
     log.once(
         f"{step.call}() of model '{step.model.name}': {op} draws random numbers for samples in a "
-        "function that was restored from a file, so all ranks draw the same ones, and one process "
-        "draws others. To get those, build the layer in the script and load its weights"
+        "function that was restored from a file, so all ranks draw the same numbers; a single "
+        "process would draw different ones. To match it, build the layer in the script and load "
+        "its weights"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tensorflow.mpi._src.global_batch.batch import Part
 from tensorflow.mpi._src.global_batch.kinds import Kind
-from tensorflow.mpi._src.global_batch.sites import Look
+from tensorflow.mpi._src.global_batch.sites import Findings
 
 WEIGHT = "_tf_mpi_weight"  # a key of the logs, until keras/logs.py removes it
 _RETURNED = "_tf_mpi_returned"
@@ -31,13 +31,13 @@ class Source(NamedTuple):
     is_sum: bool
 
 
-def record_returned(part: Part, look: Look, logs: Any) -> None:
+def record_returned(part: Part, findings: Findings, logs: Any) -> None:
     """Records the values that an analyzed step returns besides results of metrics."""
     for path, value in leaves(logs if isinstance(logs, dict) else {}):
         if id(value) not in part.results:
             terms = part.terms(value)
             alone = terms is not None and len(terms) == 1
-            look.values[path] = part.kind(value) if alone or terms is None else Kind.LINEAR
+            findings.values[path] = part.kind(value) if alone or terms is None else Kind.LINEAR
 
 
 def noted(model: Any, kind: str, part: Part, logs: Any) -> Any:

@@ -89,7 +89,7 @@ def place(op: Any) -> str:
     return str(op.type)
 
 
-class Look:
+class Findings:
     """The findings of the analysis of a step.
 
     Args:
@@ -138,7 +138,7 @@ class Look:
 
 
 class Mark(NamedTuple):
-    """Lengths of the lists of a Look."""
+    """Lengths of the lists of Findings."""
 
     sites: int
     draws: int
@@ -171,18 +171,20 @@ class Plan:
       plain: whether the script's own loop gets the script's batches unchanged.
     """
 
-    def __init__(self, verdict: Verdict, look: Look, plain: bool) -> None:
+    def __init__(self, verdict: Verdict, findings: Findings, plain: bool) -> None:
         self.verdict = verdict
         self.plain = plain
         # The loss is the most useful reason for a user.
-        self.why = min(look.whys, key=lambda why: why.what != LOSS, default=None)
-        self.gathered = look.gathered
-        self.sites = look.sites
-        self.draws = look.draws
-        self.draws_by_kernels = look.draws_by_kernels
-        self.draws_rows = look.nested_draws or any(draw.axis is not None for draw in look.draws)
-        self.whole_states = look.whole_states
-        self.values = look.values
+        self.why = min(findings.whys, key=lambda why: why.what != LOSS, default=None)
+        self.gathered = findings.gathered
+        self.sites = findings.sites
+        self.draws = findings.draws
+        self.draws_by_kernels = findings.draws_by_kernels
+        self.draws_rows = findings.nested_draws or any(
+            draw.axis is not None for draw in findings.draws
+        )
+        self.whole_states = findings.whole_states
+        self.values = findings.values
 
     @property
     def is_whole(self) -> bool:

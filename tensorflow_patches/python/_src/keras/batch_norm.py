@@ -74,7 +74,7 @@ def _is_traced(layer: Any) -> bool:
     parts, and not for virtual batches, which cross parts: these are analyzed as they are.
     """
     part, call = batch.current(), calls.innermost()
-    if part is None or part.look is None or _has_virtual_batches(layer):
+    if part is None or part.findings is None or _has_virtual_batches(layer):
         return False
     return call is None or call.kind != "predict"
 
@@ -83,7 +83,7 @@ def _constants(layer: Any, inputs: Any, axes: Sequence[int]) -> Moments:
     """Moments for an analyzed step, as constants on every rank."""
     import tensorflow as tf
 
-    look = batch.current().look
+    findings = batch.current().findings
     shape = [1 if axis in axes else size for axis, size in enumerate(inputs.shape)]
 
     @tf.custom_gradient
@@ -93,7 +93,7 @@ def _constants(layer: Any, inputs: Any, axes: Sequence[int]) -> Moments:
         def gradient(*upstream: Any) -> Any:
             # For unequal parts, the ops that follow decide how the parts are weighted.
             what = f"a gradient of samples that passes through the moments of layer '{layer.name}'"
-            look.whys.append(Why(what))
+            findings.whys.append(Why(what))
             return tf.zeros_like(x)
 
         return [tf.reshape(tf.cast(v, x.dtype), shape) for v in moving], gradient
@@ -120,7 +120,7 @@ def _is_of_all_ranks(layer: Any) -> bool:
         layer._tf_mpi_synchronized = True
         return True
     part = batch.current()
-    if part is None or part.look is None:
+    if part is None or part.findings is None:
         where = "" if calls.innermost() is not None else ", in a loop of the script's own,"
         drift = ", and its moving averages drift apart" if where else ""
         log.once(

@@ -27,7 +27,12 @@ def _is_of_part(value: Any) -> bool:
     import tensorflow as tf
 
     part = batch.current()
-    if part is None or part.look is not None or part.is_whole or not isinstance(value, tf.Tensor):
+    if (
+        part is None
+        or part.findings is not None
+        or part.is_whole
+        or not isinstance(value, tf.Tensor)
+    ):
         return False
     if id(value) in part.results:
         return True

@@ -10,7 +10,8 @@ draws what one process draws, and a rank keeps the rows of its samples. If the o
 - In a nested function (a `tf.function` in a step) it is derived from the function's arguments.
 - In a loop of the script over divided data, inside a tape or a `tf.function`, a draw is for samples
   if its first dimension is unknown, or a multiple of the number of samples of a rank. If the ranks'
-  parts differ in size, each rank draws its own numbers there, and states stay the same.
+  parts differ in size, each rank draws its own numbers there, and the generators' states stay equal
+  on all ranks.
 
 If the shape cannot be analyzed, or depends on the number of samples in another way, the op draws
 as the script asked. How its result depends on the samples is then unknown, so every rank computes
@@ -33,7 +34,7 @@ from tensorflow.mpi._src.random import by_sample, entropy, philox
 from tensorflow.mpi._src.runtime import group, threads
 from tensorflow.mpi._src.variables import initial_broadcast
 
-_STREAM_STRIDE = 2**40  # numbers; larger than any op's draw
+_STREAM_STRIDE = 2**40  # in numbers drawn; no op draws so many
 _SEED_MODULUS, _SEED_STRIDE = 2**31 - 1, 0x9E3779B1
 
 # .draws: the number of calls of random ops.
@@ -92,9 +93,10 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
         _local.draws = getattr(_local, "draws", 0) + 1
         if by_sample.current() is not None:
             arguments = signature.bind(*args, **kwargs).arguments
-            numbers = by_sample.drawn(op.__name__, {"seed": 0, "seed2": 0, **arguments})
+            defaults = {"seed": 0, "seed2": 0}  # which bind() omits
+            numbers = by_sample.drawn(op.__name__, {**defaults, **arguments})
             return op(*args, **kwargs) if numbers is None else numbers
-        if not _is_shared_out() or getattr(_local, "inside", False):
+        if not _is_divided() or getattr(_local, "inside", False):
             return op(*args, **kwargs)
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
@@ -105,8 +107,14 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
                 return op(*args, **kwargs)
             numbers = kinds.drawn(lambda: call.of_rows(draw), draw, _is_nested())
             part = batch.current()
-            if draw.factor > 1 and part is not None and part.look is not None and not _is_nested():
-                part.look.several.append((len(part.look.draws) - 1, numbers))
+            # _judge_draws finds out later how these numbers are laid out (Draw.outer).
+            if (
+                draw.factor > 1
+                and part is not None
+                and part.findings is not None
+                and not _is_nested()
+            ):
+                part.findings.several.append((len(part.findings.draws) - 1, numbers))
             return numbers
 
     return drawn
@@ -119,7 +127,7 @@ def key_of_whole(prepare: Any) -> Any:
         trace = by_sample.current()
         if trace is not None and self.algorithm == philox.PHILOX:
             return trace.key_and_counter("generator") or prepare(self, shape)
-        if not _is_shared_out() or getattr(_local, "inside", False):
+        if not _is_divided() or getattr(_local, "inside", False):
             return prepare(self, shape)
         with threads.inside(_local, inside=True):
             call = _Call(prepare, "stateless_by_generator", _NONE, {"shape": shape})
@@ -142,7 +150,7 @@ def traced_per_step(make: Any) -> Any:
 
     def context(*args: Any, **kwargs: Any) -> Any:
         found = make(*args, **kwargs)
-        if not _is_shared_out(in_step=False):
+        if not _is_divided(in_step=False):
             return found
         return found._replace(scope_type=("own rows", batch.current() is None, found.scope_type))
 
@@ -156,7 +164,7 @@ def _taken() -> Draw | None:
     return decided[0] if decided else None
 
 
-def _is_shared_out(in_step: bool = True) -> bool:
+def _is_divided(in_step: bool = True) -> bool:
     """Whether a draw here may be for this rank's samples.
 
     Args:
@@ -167,7 +175,7 @@ def _is_shared_out(in_step: bool = True) -> bool:
     part = batch.current()
     if part is not None:
         return not part.is_whole and not part.is_left()
-    if not scope.is_shared_out() or scope.is_replicated_step():
+    if not scope.is_divided() or scope.is_replicated_step():
         return False
     return not in_step or _in_own_step()
 
@@ -184,7 +192,7 @@ def variable_created(variable: Any) -> None:
     shapes: set[Any] = getattr(_local, "by_size", set())
     if not shapes or not context.executing_eagerly() or variable.shape.rank is None:
         return
-    if (shape := tuple(variable.shape)) in shapes and _is_shared_out(in_step=False):
+    if (shape := tuple(variable.shape)) in shapes and _is_divided(in_step=False):
         shapes.discard(shape)
         initial_broadcast.variable_starts(variable)
 
@@ -203,10 +211,10 @@ class _Call:
         import tensorflow as tf
 
         self.op, self.name, self.parameters, self.given = op, name, parameters, given
-        for name in (*parameters.like_result, *parameters.first, parameters.logits,
-                     parameters.behind):  # fmt: skip
-            if name:
-                given[name] = tf.convert_to_tensor(given[name])
+        for argument in (*parameters.like_result, *parameters.first, parameters.logits,
+                         parameters.behind):  # fmt: skip
+            if argument:
+                given[argument] = tf.convert_to_tensor(given[argument])
         if not parameters.logits:
             self.shape = _shape_tensor(given["shape"])
         else:
@@ -270,23 +278,27 @@ class _Call:
         return tf.shape(self.given[self.parameters.behind], self.shape.dtype)[axis - count]
 
     def whole_shape(self, draw: Draw) -> Any:
-        """`shape` for the whole batch."""
+        """`shape` for the whole batch.
+
+        If ranks draw apart, a stride that keeps their numbers disjoint.
+        """
         import tensorflow as tf
 
         axis = draw.axis
         assert axis is not None
-        if _is_apart():
+        if _knows_no_rows():
             return tf.constant([_STREAM_STRIDE], tf.int64)
         _, whole = _extent(self.own(axis), draw.factor, self.shape.dtype)
         return _with(self.shape, axis, whole)
 
     def of_rows(self, draw: Draw) -> Any:
-        """This rank's rows of the op's draw for the whole batch."""
+        """This rank's rows of the op's draw for the whole batch, or, if it is unknown which these
+        are, numbers of its own."""
         import tensorflow as tf
 
         axis = draw.axis
         assert axis is not None
-        if _is_apart() and not compiled.is_compiled():
+        if _knows_no_rows() and not compiled.is_compiled():
             return self.op(**_apart(dict(self.given)))
         own = self.own(axis)
         start, whole = _extent(own, draw.factor, self.shape.dtype)
@@ -298,18 +310,20 @@ class _Call:
         given = dict(self.given)
         if "shape" in given and axis < (self.shape.shape[0] or 0):
             given["shape"] = _with(self.shape, axis, whole)
-        rank = len(self.static or ()) or int(self.shape.shape[0])
-        for name, place in self._places(axis, rank).items():
+        num_dims = len(self.static or ()) or int(self.shape.shape[0])
+        for name, place in self._places(axis, num_dims).items():
+            # A length of 1 is broadcast, unless this rank has a single sample.
             length = given[name].shape[place] if place >= 0 else None
             if place >= 0 and (length != 1 or (isinstance(own, int) and own == 1)):
                 given[name] = _of_whole(given[name], place, start, whole)
         drawn = self.op(**given)
         if draw.outer > 1:
-            once = start // draw.outer + tf.range(own // draw.outer)
-            again = tf.range(draw.outer)[:, None] * (whole // draw.outer)
-            return self._shaped(tf.gather(drawn, tf.reshape(again + once, [-1]), axis=axis))
-        begin = tf.one_hot(axis, rank, start, 0, dtype=self.shape.dtype)
-        size = tf.one_hot(axis, rank, own, -1, dtype=self.shape.dtype)
+            # The rows of each of `outer` whole batches, one after another.
+            offsets = start // draw.outer + tf.range(own // draw.outer)
+            blocks = tf.range(draw.outer)[:, None] * (whole // draw.outer)
+            return self._shaped(tf.gather(drawn, tf.reshape(blocks + offsets, [-1]), axis=axis))
+        begin = tf.one_hot(axis, num_dims, start, 0, dtype=self.shape.dtype)
+        size = tf.one_hot(axis, num_dims, own, -1, dtype=self.shape.dtype)
         return self._shaped(tf.slice(drawn, begin, size))
 
     def _shaped(self, drawn: Any) -> Any:
@@ -344,14 +358,14 @@ def _of_whole(parameter: Any, axis: int, start: Any, whole: Any) -> Any:
 
 
 def _extent(own: Any, factor: int, dtype: Any) -> tuple[Any, Any]:
-    """(index of this rank's first number, number for the whole batch) along a dimension.
+    """(index of this rank's first value, number of values for the whole batch) in a dimension.
 
     A nested function may be called in other steps, and assumes that all parts have the same size:
     see plan._make.
 
     Args:
-      own: how many numbers this rank has there.
-      factor: how many numbers a sample has there.
+      own: how many values this rank has there.
+      factor: how many values a sample has there.
     """
     import tensorflow as tf
 
@@ -361,7 +375,7 @@ def _extent(own: Any, factor: int, dtype: Any) -> tuple[Any, Any]:
     return tf.cast(part.first_row() * factor, dtype), tf.cast(part.whole_rows() * factor, dtype)
 
 
-def _is_apart() -> bool:
+def _knows_no_rows() -> bool:
     """Whether it is unknown which rows of a batch this rank has."""
     return batch.current() is None and scope.own_rows() is None
 
@@ -403,6 +417,7 @@ def _is_nested() -> bool:
 
 
 def _decided(call: _Call) -> Draw | None:
+    """Which dimension of the draw is that of samples. Notes it in the analysis, if there is one."""
     import tensorflow as tf
 
     part = batch.current()
@@ -415,9 +430,9 @@ def _decided(call: _Call) -> Draw | None:
         return found
     if _is_nested():
         return _by_arguments(call, {part.static_rows})
-    if part.look is not None:
+    if part.findings is not None:
         draw = _by_numbers(call, part.analysis)
-        part.look.draws.append(draw)
+        part.findings.draws.append(draw)
         return draw
     planned = part.planned.next_draw(call.name, None if call.static is None else len(call.static))
     return planned or _by_size(call, {part.static_rows})
@@ -469,7 +484,7 @@ def _by_size(call: _Call, rows: set[int | None] | None) -> Draw | None:
     Args:
       rows: the possible numbers of samples of a rank; None if unknown.
     """
-    if call.static == [] or call.static is None:
+    if not call.static:
         return None
     first = call.static[0]
     if first is None or rows is None:
