@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pickle
 import shutil
 import sys
 import tempfile
@@ -74,6 +75,8 @@ with tempfile.TemporaryDirectory(dir=FOLDER) as own:  # the names differ
     (Path(own) / "file").touch()
 tf.mpi.barrier()
 left = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*"))
+for function in (os.remove, os.replace, shutil.rmtree, open):
+    assert pickle.loads(pickle.dumps(function)) is function  # noqa: S301
 state = (FOLDER / "state").read_text()
 result(
     {

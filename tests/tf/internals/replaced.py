@@ -17,6 +17,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import sqlite3
 import sqlite3.dbapi2
 import sys
@@ -62,6 +63,7 @@ for library in (
     sqlite3,
     sqlite3.dbapi2,
     sys,
+    shutil,
     tempfile,
     threading,
     np.random,

@@ -2,7 +2,8 @@
 
 Each rank notes its calls in a file that all jobs of a user on a node share: before the call and,
 with the result, after it. So a rank knows what another has done, and whether it is still at it.
-The calls of other nodes are not known.
+The calls of other nodes are not known. Ranks are told apart by their processes, because the
+survivors of a failed rank get new numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import time
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.files import private
-from tensorflow.mpi._src.runtime import group
 
 _FILE = "calls"
 _BEGINS, _SUCCEEDS, _FAILS, _REPEATS = "begins", "succeeds", "fails", "repeats"
@@ -40,26 +40,28 @@ class _Calls:
     """What the ranks of this job have noted about one call."""
 
     def __init__(self) -> None:
-        self.pending: collections.Counter[int] = collections.Counter()  # by rank
-        self.done: collections.Counter[int] = collections.Counter()  # by rank, with repeated ones
+        self.pending: collections.Counter[int] = collections.Counter()  # by process
+        self.done: collections.Counter[int] = (
+            collections.Counter()
+        )  # by process, with repeated ones
         # Numbers of notes: this rank's last end, the one before its last call, and another rank's
         # last success.
         self.own_end = self.own_end_before = self.last_of_another = 0
         self.returned: str | None = None  # by that
         self.said: list[str] = []  # by say()
 
-    def add(self, rank: int, what: str, returned: str | None, number: int) -> None:
-        own = rank == group.rank
+    def add(self, process: int, what: str, returned: str | None, number: int) -> None:
+        own = process == os.getpid()
         if what == _SAYS:
             self.said.append(returned or "")
             return
         if what == _BEGINS:
-            self.pending[rank] += 1
+            self.pending[process] += 1
             if own:
                 self.own_end_before = self.own_end
             return
-        self.pending[rank] -= what != _REPEATS
-        self.done[rank] += what != _FAILS
+        self.pending[process] -= what != _REPEATS
+        self.done[process] += what != _FAILS
         if own:
             self.own_end = number
         elif what == _SUCCEEDS:
@@ -70,11 +72,11 @@ class _Calls:
         return self.last_of_another > self.own_end_before or self.made_more_often()
 
     def made_more_often(self) -> bool:
-        return max(self.done.values(), default=0) > self.done[group.rank]
+        return max(self.done.values(), default=0) > self.done[os.getpid()]
 
     def may_be_made(self) -> bool:
         """Whether another rank is in this call."""
-        return any(pending and rank != group.rank for rank, pending in self.pending.items())
+        return any(pending and process != os.getpid() for process, pending in self.pending.items())
 
 
 def begin(key: str) -> bool:
@@ -139,7 +141,7 @@ def _settled(key: str) -> _Calls:
 def _note(key: str, what: str, returned: str | None = None) -> bool:
     """Appends to the file; False if there is none."""
     with contextlib.suppress(OSError):
-        line = json.dumps([_job(), group.rank, key, what, returned]) + "\n"
+        line = json.dumps([_job(), os.getpid(), key, what, returned]) + "\n"
         os.write(_open(), line.encode())
         return True
     return False
@@ -176,7 +178,7 @@ def _read_notes() -> None:
     *lines, rest = data.split(b"\n")
     _read += len(data) - len(rest)
     for line in lines:
-        job, rank, key, what, returned = json.loads(line)
+        job, process, key, what, returned = json.loads(line)
         _read_lines += 1
         if job == _job():
-            _calls[key].add(rank, what, returned, _read_lines)
+            _calls[key].add(process, what, returned, _read_lines)

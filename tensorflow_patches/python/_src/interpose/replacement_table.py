@@ -181,6 +181,8 @@ def put(owner: Any, name: str, made: Any) -> None:
         return
     if isinstance(made, types.FunctionType):
         functools.update_wrapper(made, original)
+        if isinstance(owner, ModuleType) and isinstance(original, types.BuiltinFunctionType):
+            made.__module__ = owner.__name__  # pickle looks there, not in os.remove's "posix"
     stock = _stock.setdefault(owner, {}).setdefault(name, vars(owner).get(name, _NOT_THERE))
     if isinstance(owner, ModuleType):
         _in_modules[id(made)] = made, stock
