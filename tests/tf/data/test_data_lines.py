@@ -83,9 +83,7 @@ def test_the_reason_why_every_rank_does_all_work_is_reported(
 ):
     wall(feeds, monkeypatch, name, why, is_map=name == "map")
     assert said[0].startswith(f"input pipeline: {words}")
-    assert (
-        "every rank does all the work up to there ('decode'), and only what comes after" in said[0]
-    )
+    assert "every rank does all the work before it ('decode'); only what follows is" in said[0]
 
 
 def batches(feeds: Any, **facts: Any) -> Any:
