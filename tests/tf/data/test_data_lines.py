@@ -64,7 +64,7 @@ def wall(feeds: Any, monkeypatch: Any, name: str, why: str | None, is_map: bool 
     monkeypatch.setattr(selection.transformations, "is_filled_file", lambda _: False)
     monkeypatch.setattr(selection, "_function_name", lambda _: "'decode'")
     found = types.SimpleNamespace(
-        shared=[], walls=[types.SimpleNamespace(dataset=dataset, why=why)]
+        divided=[], walls=[types.SimpleNamespace(dataset=dataset, why=why)]
     )
     selection._report_walls(dataset, found)
 
