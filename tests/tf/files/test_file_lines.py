@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import subprocess
 import sys
 import types
 from typing import Any
@@ -44,6 +45,8 @@ def test_a_failed_file_call_is_explained_with_a_remedy(explanations, monkeypatch
     assert f"'{tmp_path}' was created during this run. Create it with exist_ok=True, or" in there
     gone = explain(FileNotFoundError(errno.ENOENT, "No such file", str(tmp_path / "gone")))
     assert "existed, another rank has removed or renamed it. Do that on rank 0 only" in gone
+    command = explain(subprocess.CalledProcessError(1, ["mv", "a", "b"]))
+    assert command.startswith("all 2 ranks run the script's commands, so another may be first.")
     assert explain(ValueError("something else")) is None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import subprocess
 import time
 
 from tensorflow.mpi._src.files import saves
@@ -47,6 +48,12 @@ def explanation(error: BaseException) -> str | None:
         return (
             f"all {group.group_size} ranks write to one database, but SQLite allows only one "
             "writer at a time: write on rank 0 only (if tf.mpi.rank() == 0)"
+        )
+    if isinstance(error, subprocess.CalledProcessError):
+        return (
+            f"all {group.group_size} ranks run the script's commands, so another may be first. If "
+            "the command changes files, run it on rank 0 only (if tf.mpi.rank() == 0), before "
+            "tf.mpi.barrier()"
         )
     code, path = _missing_or_there(error)
     if path is None or "://" in path:
