@@ -97,6 +97,18 @@ std::string RefusalOf(GpuMessages& messages, const Topology& topology, size_t by
   return messages.Start(0, parts, none).message();
 }
 
+std::string RefusalOfALaneInUse(GpuMessages& messages, const Topology& topology) {
+  Side side;
+  Begin(messages, topology, 0, &side);
+  const std::string refusal = RefusalOf(messages, topology, 1);
+  for (bool there = false; !there;) {
+    const Status status = messages.Test(0, &there);
+    if (!status.ok()) Die(status.message());
+  }
+  Check(topology, 0, side);
+  return refusal;
+}
+
 }  // namespace
 
 void CheckExchanges(Transport& transport) {
@@ -108,9 +120,10 @@ void CheckExchanges(Transport& transport) {
   }
   RunAll(*messages, topology);
   const std::string refusal = RefusalOf(*messages, topology, size_t{1} << 31);
+  const std::string in_use = RefusalOfALaneInUse(*messages, topology);
   RunAll(*messages, topology);
-  std::printf("RESULT {\"rank\": %d, \"takes\": true, \"refusal\": \"%s\"}\n", topology.rank,
-              refusal.c_str());
+  std::printf("RESULT {\"rank\": %d, \"takes\": true, \"refusals\": [\"%s\", \"%s\"]}\n",
+              topology.rank, refusal.c_str(), in_use.c_str());
 }
 
 }  // namespace tfmpi

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TRANSPORT = "libtfmpi_transport_openmpi.so"
 BUILT = ROOT / ".cache" / "bazel-bin" / "tests" / "mpi"
 SAYS_CUDA = "libsays_cuda.so"  # preloaded, makes an MPI claim to be CUDA-aware
+FAULTY = "libfaulty_mpi.so"  # preloaded, makes a function of MPI misbehave
 UNAVAILABLE, DEADLINE_EXCEEDED = 5, 4  # Code of core/base/status.h
 
 
@@ -33,7 +34,7 @@ def _transport() -> Path:
 @pytest.fixture(scope="session")
 def engine_mpi() -> list[Path]:
     """The test program, built by Bazel, and the transport for it."""
-    targets = ["//tests/mpi:engine_mpi", f"//tests/mpi:{SAYS_CUDA}"]
+    targets = [f"//tests/mpi:{name}" for name in ("engine_mpi", SAYS_CUDA, FAULTY)]
     build = subprocess.run(
         ["bazel", "--batch", "build", *targets],
         cwd=ROOT,
@@ -64,13 +65,21 @@ def run_fixture(launch: Callable[..., LaunchResult], engine_mpi: Sequence[Path])
         ulfm: bool = False,
         shrink_on_fault: bool = False,
         says_cuda: str | None = None,
+        faulty: str | None = None,
     ) -> LaunchResult:
         shape = {
             "RANKS_PER_NODE": str(ranks_per_node),
             "SHRINK_ON_FAULT": "1" if shrink_on_fault else None,
         }
+        preloaded = []
         if says_cuda is not None:
-            shape |= {"LD_PRELOAD": str(BUILT / SAYS_CUDA), "SAYS_CUDA": says_cuda}
+            preloaded.append(str(BUILT / SAYS_CUDA))
+            shape["SAYS_CUDA"] = says_cuda
+        if faulty is not None:
+            preloaded.append(str(BUILT / FAULTY))
+            shape["FAULTY"] = faulty
+        if preloaded:
+            shape["LD_PRELOAD"] = ":".join(preloaded)
         return launch(
             [*engine_mpi, mode, str(rank)],
             np=np,
@@ -196,6 +205,40 @@ def test_missing_fault_tolerance_is_reported_at_the_start(run: Run) -> None:
     assert any(f"TF_MPI_FAULT=shrink is not possible: {why}. Start" in said for why in reasons)
 
 
+LATE = "did not end in time: a peer has died or does not take part"
+ACROSS = {"ranks_per_node": 1}  # over MPI
+
+
+@pytest.mark.parametrize(
+    ("faulty", "mode", "how", "words"),
+    [
+        ("MPI_Irecv", "exchange", {"says_cuda": "1"}, "MPI_Irecv into memory of a GPU failed: "),
+        ("MPI_Isend", "exchange", {"says_cuda": "1"}, "MPI_Isend from memory of a GPU failed: "),
+        ("MPI_Irecv", "check", ACROSS, "starting an exchange failed: "),
+        ("MPI_Testall", "stop", ACROSS, f"an exchange of gradients {LATE}"),
+        full("MPI_Imrecv", "check", ACROSS, f"receiving a control message {LATE}"),
+        full("last", "check", ACROSS, f"sending the last message {LATE}"),
+        full(
+            *("MPIX_Comm_iagree", "storm", {"ulfm": True}),
+            "a rank has died, and the others could not continue without it: the agreement of the "
+            f"survivors {LATE}",
+        ),
+        (
+            *("shm_open", "check", {}),
+            "bytes of memory (/dev/shm; another rank of the node failed); free space there, or set "
+            "TF_MPI_TOPOLOGY=flat, which does not need it",
+        ),
+    ],
+)
+def test_a_fault_of_mpi_is_named(
+    run: Run, faulty: str, mode: str, how: dict[str, Any], words: str
+) -> None:
+    nobody = 99  # is to stop
+    result = run(mode, nobody, np=2, faulty=faulty, **how)
+    assert result.returncode != 0
+    assert words in "".join([*result.stdout, *result.stderr]), result.report()
+
+
 @pytest.mark.full
 def test_fault_tolerance_changes_nothing_else(run: Run) -> None:
     results = run("check", np=4, ulfm=True, shrink_on_fault=True).check().results
@@ -214,8 +257,10 @@ def test_timings(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("np", [full(1), 2, full(3), full(4)])
 def test_gpu_memory_is_exchanged_if_mpi_is_cuda_aware(run: Run, np: int) -> None:
     results = run("exchange", np=np, says_cuda="1").check().results
-    refusal = "an exchange between GPUs cannot begin: a part is larger than 2 GiB"
-    assert results == [{"rank": rank, "takes": True, "refusal": refusal} for rank in range(np)]
+    cannot = "an exchange between GPUs cannot begin: "
+    in_use = cannot + "the previous one on this lane has not ended" if np > 1 else ""
+    refusals = [cannot + "a part is larger than 2 GiB", in_use]
+    assert results == [{"rank": rank, "takes": True, "refusals": refusals} for rank in range(np)]
 
 
 @pytest.mark.parametrize("says_cuda", ["0", full(None)])

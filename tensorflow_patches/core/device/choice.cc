@@ -63,15 +63,15 @@ Nodes NodesOf(const std::vector<DeviceFacts>& ranks) {
 // For ranks that can use NCCL: over all of them, inside each node, or not at all.
 Status ChooseBetweenNodes(const std::vector<DeviceFacts>& ranks, DeviceTransport wanted,
                           const BetweenNodes& between, DeviceChoice* choice) {
-  const std::string nccl = "NCCL " + NcclVersionText(ranks[0].nccl_version);
+  const std::string version = NcclVersionText(ranks[0].nccl_version);
   const Nodes nodes = NodesOf(ranks);
   choice->way = DeviceWay::kNccl;
-  choice->reason = nccl + " on all ranks";
+  choice->reason = "NCCL " + version + " on all ranks";
   if (nodes.count == 1 || (!between.by_shape && !between.rounds)) return Status();
   if (nodes.ranks > 1) {
     choice->way = DeviceWay::kNodes;
-    choice->reason = nccl + " inside each of " + std::to_string(nodes.count) + " nodes of " +
-                     std::to_string(nodes.ranks) + " ranks, MPI between them: " +
+    choice->reason = "NCCL " + version + " inside each of " + std::to_string(nodes.count) +
+                     " nodes of " + std::to_string(nodes.ranks) + " ranks, MPI between them: " +
                      (between.rounds ? "TF_MPI_COMPRESSION rounds there" : "TF_MPI_TOPOLOGY");
   } else if (nodes.ranks == 0) {
     choice->reason +=

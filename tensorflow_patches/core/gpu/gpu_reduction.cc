@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tensorflow_patches/core/device/driver.h"
+#include "tensorflow_patches/core/gpu/direct/all_ranks_ok.h"
 #include "tensorflow_patches/core/gpu/direct/cuda_aware_collectives.h"
 #include "tensorflow_patches/core/gpu/direct/hierarchical_collectives.h"
 #include "tensorflow_patches/core/gpu/direct/peer_collectives.h"
@@ -187,10 +188,10 @@ Status GpuReduction::MakeHierarchical(const GpuMemory& own, bool shares, TimePoi
   std::unique_ptr<DeviceCollectives> inside;
   const Status status = MakeNccl(own, /*in_node=*/true, shares, deadline, &inside);
   if (!status.ok()) return status;
-  Transport* const rail = transport_->rail();
-  if (rail == nullptr) return Status(Code::kUnavailable, "there is no rail to the other nodes");
-  *made = std::make_unique<HierarchicalCollectives>(
-      own.gpu, std::move(inside), transport_->topology(), rail, options_.staged_chunk_bytes);
+  // There is a rail: this way is chosen only if all nodes have equally many ranks.
+  *made =
+      std::make_unique<HierarchicalCollectives>(own.gpu, std::move(inside), transport_->topology(),
+                                                transport_->rail(), options_.staged_chunk_bytes);
   return status;
 }
 
@@ -210,12 +211,8 @@ Status GpuReduction::MakeNccl(const GpuMemory& own, bool in_node, bool shares, T
   const Status told = TellFromFirst(transport_, first, &options.id, sizeof(options.id), deadline);
   if (!told.ok()) return told;
   if (failed.ok()) failed = ContextOf(own.stream, &options.driver, &options.context);
-  bool all = false;
-  const Status agreed = Agree(failed.ok(), &all, deadline);  // or the others would wait for it
-  if (!agreed.ok()) return agreed;
-  if (!failed.ok()) return failed;
-  if (!all) return Status(Code::kUnavailable, "another rank cannot start it");
-  return MakeNcclCollectives(nccl_, options, made);
+  failed = AllRanksOk(transport_, failed, deadline);  // or the others would wait for it
+  return failed.ok() ? MakeNcclCollectives(nccl_, options, made) : failed;
 }
 
 Status GpuReduction::Drain(TimePoint deadline) {

@@ -2,8 +2,11 @@
 
 #include "tensorflow_patches/core/device/driver.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -112,6 +115,24 @@ Driver Full() {
   };
   AddSharing(&driver);
   return driver;
+}
+
+// In a process of its own: libraries whose name is libcuda.so.1.
+TEST(LoadDriverTest, ADriverThatIsOfNoUse) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto load = [](const char* library) {
+    const bool found = dlopen(library, RTLD_NOW) != nullptr;
+    Status status;
+    LoadDriver(&status);
+    std::fprintf(stderr, "%s\n", found ? status.message().c_str() : dlerror());
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(
+      load("tests/core/libold_cuda.so"), ::testing::ExitedWithCode(0),
+      "the CUDA driver \\(libcuda.so.1\\) has no cuGetErrorName: use a driver of CUDA 12 or "
+      "newer");
+  EXPECT_EXIT(load("tests/core/libbroken_cuda.so"), ::testing::ExitedWithCode(0),
+              "the CUDA driver does not start: cuInit: CUDA error 100");
 }
 
 class DriverTest : public ::testing::Test {

@@ -218,6 +218,17 @@ void SimulatedGpu::LetGo(GpuStream stream) {
   changed_.notify_all();
 }
 
+void SimulatedGpu::HoldWork(int n) {
+  UnseenLock lock(mutex_);
+  work_until_hold_ = n;
+}
+
+void SimulatedGpu::LetAllGo() {
+  UnseenLock lock(mutex_);
+  for (const auto& stream : streams_) stream->held = false;
+  changed_.notify_all();
+}
+
 void SimulatedGpu::Fail(Call call, int n) {
   UnseenLock lock(mutex_);
   calls_until_failure_[call] = n;

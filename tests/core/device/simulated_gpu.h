@@ -115,6 +115,9 @@ class SimulatedGpu : public Gpu {
   // From now on `stream` begins nothing, until LetGo or for good.
   void Hold(GpuStream stream);
   void LetGo(GpuStream stream);
+  // The stream that begins the n-th copy or kernel from now on stands still at it, until LetAllGo.
+  void HoldWork(int n);
+  void LetAllGo();
   // The n-th such call from now on fails; n = 1 is the next.
   void Fail(Call call, int n);
   // The n-th copy or kernel that begins from now on fails. As on a GPU, nothing works after that.
@@ -152,7 +155,8 @@ class SimulatedGpu : public Gpu {
   // The stream's thread.
   void Run(Stream* stream);
   bool Await(Stream* stream, Moment* moment);
-  void Execute(Work* work);
+  // False: the stream stands still, and the GPU's end has come.
+  bool Execute(Stream* stream, Work* work);
   void* InsideOf(const void* address, size_t bytes);
 
   const Options options_;
@@ -161,6 +165,7 @@ class SimulatedGpu : public Gpu {
   bool closing_ = false;
   std::string failed_;  // why nothing works any more
   int work_until_failure_ = 0;
+  int work_until_hold_ = 0;
   int expected_left_ = 0;
   std::map<Call, int> calls_until_failure_;
   Counts counts_;

@@ -75,7 +75,7 @@ void SimulatedGpu::Run(Stream* stream) {
     if (delay_us != 0) std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
     HappensAfter(work);
     if (work->waits_for != nullptr && !Await(stream, work->waits_for)) return;
-    if (work->body) Execute(work);
+    if (work->body && !Execute(stream, work)) return;
     if (work->ends != nullptr) HappensBefore(work->ends);
     // For who unregisters memory, which is then somebody else's; other memory ends with that.
     for (Block* const block : work->uses) {
@@ -104,15 +104,19 @@ bool SimulatedGpu::Await(Stream* stream, Moment* moment) {
   return true;
 }
 
-void SimulatedGpu::Execute(Work* work) {
+bool SimulatedGpu::Execute(Stream* stream, Work* work) {
   {
     UnseenLock lock(mutex_);
+    if (work_until_hold_ > 0 && --work_until_hold_ == 0) stream->held = true;
+    lock.Wait(changed_, [&] { return !stream->held || closing_; });
+    if (stream->held) return false;
     if (failed_.empty() && work_until_failure_ > 0 && --work_until_failure_ == 0) {
       failed_ = "CUDA_ERROR_LAUNCH_FAILED (as the test wants it)";
     }
-    if (!failed_.empty()) return;
+    if (!failed_.empty()) return true;
   }
   work->body();
+  return true;
 }
 
 void* SimulatedGpu::InsideOf(const void* address, size_t bytes) {

@@ -194,6 +194,27 @@ TEST_F(FailureTest, ARankThatNeverSubmitsIsNamed) {
   EXPECT_TRUE(Contains(lines[0], "for rank 1 ")) << lines[0];
 }
 
+// The communication thread of rank 1 stands still, as when its process is stopped.
+TEST_F(FailureTest, ARankThatHasJoinedNoticesOneThatIsSilent) {
+  EngineOptions options = TestOptions();
+  options.coordinator.stall_timeout = milliseconds(100);
+  std::promise<void> over;
+  Ranks ranks(2, options);
+  Request request = MakeBarrier("b");
+  request.done = [&](const Status&) { over.get_future().wait(); };
+  Ending ending = Submit(ranks[0], MakeBarrier("b"));
+  ranks[1].Submit(std::move(request));
+  EXPECT_TRUE(Await(ending).ok());
+  const Status joined = ranks[0].Join();
+  EXPECT_EQ(joined.code(), Code::kDeadlineExceeded);
+  EXPECT_TRUE(Contains(joined.message(),
+                       "rank 0/2: rank 1 has been silent for longer than TF_MPI_STALL_TIMEOUT "
+                       "while a rank waits for the others' scripts to end; its process is stopped "
+                       "or dead"))
+      << joined.message();
+  over.set_value();
+}
+
 // A transport whose reduction hangs on one rank, as when its process is stopped after the
 // agreement.
 class HangingTransport : public Decorated {

@@ -168,10 +168,14 @@ TEST_F(CudaAwareTest, CraysIsUsedWhereItWasToldTo) {
 }
 
 TEST_F(CudaAwareTest, ALibraryThatDeliversSomethingElseIsFoundOut) {
+  const std::string claims = "MPI reports that it is CUDA-aware but is not: ";
   for (const Fault fault : {Fault::kNothing, Fault::kShort, Fault::kStale}) {
     for (const int rank : {0, 1}) {
       mpi_.SetFault(rank, fault);
-      ExpectStaged(DeviceTransport::kMpi, "MPI reports that it is CUDA-aware but is not: ");
+      ExpectStaged(DeviceTransport::kMpi,
+                   claims +
+                       "local (threads of one process) reports support for GPU memory, but one of "
+                       "its sums was wrong: element ");
       mpi_.SetFault(rank, Fault::kNone);
     }
   }
@@ -191,6 +195,13 @@ TEST_F(CudaAwareTest, WhatOneRankCannotDoIsStagedOnAll) {
     gpus_[0].simulated()->Fail(call, 1);
     ExpectStaged(DeviceTransport::kMpi, "(as the test wants it)");
   }
+}
+
+// Behind the test's own, and six of each of the trial's two chunks.
+TEST_F(CudaAwareTest, ASumThatOneRankDoesNotGetIsStagedOnAll) {
+  gpus_[1].simulated()->Fail(Call::kRecord, 14);
+  ExpectStaged(DeviceTransport::kMpi, "another rank has got a wrong sum, or none");
+  gpus_[1].simulated()->ExpectLeft(kSlots);
 }
 
 TEST_F(CudaAwareTest, AnErrorOfMpiInTheTrialIsStagedOnAll) {

@@ -5,9 +5,11 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tensorflow_patches/core/gpu/gpu_reduction.h"
 #include "tests/core/device/simulated_collectives.h"
 #include "tests/core/device/simulated_gpu.h"
 #include "tests/core/support/job.h"
@@ -295,6 +297,50 @@ void ExpectTheEnd(Group& group, const Job& job, const std::string& why) {
         << engine.failure().message();
     group[rank].gpu->Finish(group[rank].stream);
   });
+}
+
+// What is still under way when the ranks end together.
+TEST_F(DirectChoiceTest, AGpuThatHasNotEndedIsHeardOfByAll) {
+  for (const bool lost : {false, true}) {
+    SimulatedGroup nccl(2);
+    Place first(0, Schedule::kRandom), second(1, Schedule::kRandom);
+    LocalGroup group(2);
+    std::vector<std::string> said(2);
+    if (lost) nccl.LoseWork(1, 1);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        Place& place = rank == 0 ? first : second;
+        GpuOptions options;
+        options.facts = [](const Gpu& gpu) { return DeviceFacts{gpu.description(), 23203}; };
+        options.make = [&](Gpu*, std::unique_ptr<DeviceCollectives>* made) {
+          return nccl.Join(rank, place.gpu.get(), made);
+        };
+        const std::unique_ptr<Transport> transport = group.CreateTransport(rank);
+        GpuReduction reduction(transport.get(), options);
+        const Job job = {"x", DataType::kFloat32, ReduceOp::kSum, 10, 1};
+        const std::vector<char> input = MakeInput(job, rank);
+        void* const data = place.Put(input.data(), input.size());
+        Request request = OnGpu(job, data, data, place.Ready());
+        const TimePoint late = Clock::now() + std::chrono::seconds(20);
+        EXPECT_EQ(reduction.Allreduce({{request.signature, &request}}, 2, 1, late).message(), "");
+        if (rank == 1 && !lost) place.gpu->Fail(SimulatedGpu::Call::kQuery, 1);
+        const TimePoint soon = Clock::now() + std::chrono::milliseconds(200);
+        said[rank] = reduction.Drain(lost ? soon : late).message();
+        reduction.Abort();
+        place.gpu->Finish(place.stream);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    const std::string own =
+        "a reduction between GPUs (simulated NCCL) has not ended on simulated "
+        "GPU ";
+    EXPECT_NE(said[0].find(lost ? own + "0" : "a reduction on another rank's GPU has not ended"),
+              std::string::npos)
+        << said[0];
+    EXPECT_NE(said[1].find(lost ? own + "1" : "cuEventQuery on simulated GPU 1"), std::string::npos)
+        << said[1];
+  }
 }
 
 // A reduction that never ends, as when a peer is lost, fails on all ranks, and no stream stays

@@ -304,18 +304,28 @@ TEST_F(GpuNodesErrorTest, OfTheGpu) {
 }
 
 TEST_F(GpuNodesErrorTest, OfAGpuThatStandsStill) {
-  const std::unique_ptr<Cluster> cluster(Begin());
-  const Job job = {"x", DataType::kFloat32, ReduceOp::kAverage, 8, 1};
-  std::vector<std::string> said(4);
-  cluster->ranks->Each([&](int rank, Engine& engine) {
-    OnGpu tensors(cluster->gpus, {job}, rank);
-    if (rank == 2) cluster->gpus[2].simulated()->Hold(cluster->gpus.stream(2));
-    const GpuMemory memory = cluster->gpus.Ready(rank);
-    said[rank] = RunOne(engine, RequestOnGpu(job, tensors.inputs[0], tensors.outputs[0], memory));
-    if (rank == 2) cluster->gpus[2].simulated()->LetGo(cluster->gpus.stream(2));
-  });
-  for (const std::string& one : said) EXPECT_NE(one, "");
-  EXPECT_NE(said[2].find("have not reduced on simulated GPU 0"), std::string::npos) << said[2];
+  const std::vector<std::string> stages = {
+      "have not reduced on simulated GPU 0",
+      "'a share of gradients' has not arrived from simulated GPU 0",
+  };
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const std::unique_ptr<Cluster> cluster(Begin());
+    const Job job = {"x", DataType::kFloat32, ReduceOp::kAverage, 8, 1};
+    std::vector<std::string> said(4);
+    cluster->ranks->Each([&](int rank, Engine& engine) {
+      OnGpu tensors(cluster->gpus, {job}, rank);
+      SimulatedGpu& gpu = *cluster->gpus[rank].simulated();
+      gpu.Finish(cluster->gpus.stream(rank));
+      if (rank == 2) gpu.HoldWork(static_cast<int>(i) + 1);
+      const GpuMemory memory = cluster->gpus.Ready(rank);
+      said[rank] = RunOne(engine, RequestOnGpu(job, tensors.inputs[0], tensors.outputs[0], memory));
+      gpu.LetAllGo();
+    });
+    EXPECT_NE(said[2].find(stages[i]), std::string::npos) << said[2];
+    EXPECT_NE(said[0], "");
+    // The other rail's ranks have enqueued theirs if only the share is late.
+    for (const int rank : {1, 3}) EXPECT_EQ(said[rank] == "", i == 1) << said[rank];
+  }
 }
 
 // MPI fails on one rank, or its process hangs there.

@@ -2,11 +2,14 @@
 // staged_test.cc.
 
 #include <chrono>
+#include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tensorflow_patches/core/gpu/direct/peer_collectives.h"
 #include "tests/core/gpu/on_gpu.h"
 
 namespace tfmpi {
@@ -71,6 +74,73 @@ TEST_F(SharedTest, WhatOneRankCannotDoIsStagedOnAll) {
         << said;
     EXPECT_NE(said.find("gradients are staged through the hosts"), std::string::npos) << said;
   }
+}
+
+// A GPU of another host that has the same name: what it opens is its own.
+class GpuElsewhere : public SimulatedGpu {
+ public:
+  Status OpenMemory(const GpuHandle&, void** memory) override {
+    return NewMemory(PeerCollectives::kSlots * kStagedChunkBytes, memory);
+  }
+  void CloseMemory(const GpuHandle&, void* memory) override { DeleteMemory(memory); }
+};
+
+TEST_F(SharedTest, EachRankHearsWhatFailedWhere) {
+  const char* const apart = "the ranks do not see the same memory on simulated GPU 0";
+  const struct {
+    Call call;
+    int number;  // of rank 1
+    std::string said[2];
+  } failures[] = {
+      {Call::kNewSum, 1, {"rank 1 cannot share its memory", "cuModuleLoadData"}},
+      {Call::kNewMemory,
+       2,
+       {"another rank cannot read the shared memory of this rank", "cuMemAlloc"}},
+      {Call::kNewSum, 0, {apart, apart}},
+  };
+  for (const auto& failure : failures) {
+    LocalGroup group(2);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        GpuElsewhere gpu;
+        const std::unique_ptr<Transport> transport = group.CreateTransport(rank);
+        if (rank == 1) gpu.Fail(failure.call, failure.number);
+        std::unique_ptr<DeviceCollectives> made;
+        const Status status = PeerCollectives::Make(&gpu, transport.get(), kStagedChunkBytes,
+                                                    Clock::now() + std::chrono::seconds(20), &made);
+        EXPECT_NE(status.message().find(failure.said[rank]), std::string::npos) << status.message();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+TEST_F(SharedTest, ASumThatDoesNotEndEndsTheJob) {
+  Ranks ranks(2, [this](int) { return Options(DeviceTransport::kIpc); });
+  RunStep(ranks, gpus_, {kJob});
+  SimulatedGpu& gpu = *gpus_[0].simulated();
+  std::vector<std::unique_ptr<OnGpu>> tensors;
+  for (int rank = 0; rank < 2; ++rank) {
+    tensors.push_back(std::make_unique<OnGpu>(gpus_, std::vector<Job>{kJob}, rank));
+    gpu.Finish(gpus_.stream(rank));
+  }
+  gpu.HoldWork(3);  // behind both ranks' copies to where the other one reads them
+  ranks.Each([&](int rank, Engine& engine) {
+    RunOne(engine, RequestOnGpu(kJob, tensors[rank]->inputs[0], tensors[rank]->outputs[0],
+                                gpus_.Ready(rank)));
+    const TimePoint limit = Clock::now() + std::chrono::seconds(20);
+    while (engine.failure().ok() && Clock::now() < limit) {
+      Clock::Sleep(std::chrono::milliseconds(1));
+    }
+  });
+  const std::string said = ranks[0].failure().message() + ranks[1].failure().message();
+  EXPECT_NE(said.find("a reduction between GPUs (memory that the ranks share on it) has not ended "
+                      "on simulated GPU 0"),
+            std::string::npos)
+      << said;
+  gpu.LetAllGo();
+  gpu.ExpectLeft(2);
 }
 
 TEST_F(SharedTest, WhoAsksForItHearsWhyNot) {

@@ -275,21 +275,60 @@ INSTANTIATE_TEST_SUITE_P(CudaAware, OnGpuTest,
 using StagedErrorTest = TimedTest;
 
 TEST_F(StagedErrorTest, AWeightThatIsNoneIsAnErrorOfItsRank) {
+  const std::string why = "the weight of 'w' is -1.000000; it must be finite and not negative";
+  for (const DeviceTransport way : {kStaged, kShared}) {
+    Gpus gpus(2, Schedule::kRandom, way);
+    Ranks ranks(2, [way](int) { return OptionsOf(way); });
+    const Job job = {"w", DataType::kFloat32, ReduceOp::kSum, 8, 0};
+    std::vector<std::string> said(2);
+    ranks.Each([&](int rank, Engine& engine) {
+      OnGpu tensors(gpus, {job}, rank);
+      const void* const weight = gpus.Number(rank, rank == 1 ? -1.0f : 1.0f);
+      GpuMemory memory = gpus.Ready(rank);
+      memory.scale = weight;
+      said[rank] = RunOne(engine, RequestOnGpu(job, tensors.inputs[0], tensors.outputs[0], memory));
+      gpus[rank].Read(tensors.outputs[0], tensors.sizes[0], gpus.stream(rank));
+    });
+    EXPECT_EQ(said[0], "");
+    EXPECT_EQ(said[1], way == kStaged ? why : why + ", and 1 in an unweighted average");
+    ranks.JoinAll();
+  }
+}
+
+// A rank that has joined still waits for its own copies, whose slots come round again.
+TEST_F(StagedErrorTest, AGpuThatStandsStillEndsAJobThatItHasNoPartIn) {
+  if (TestGpu::IsReal()) GTEST_SKIP() << "a real GPU does not stand still on demand";
   Gpus gpus(2, Schedule::kRandom, kStaged);
-  Ranks ranks(2, [](int) { return OptionsOf(kStaged); });
-  const Job job = {"w", DataType::kFloat32, ReduceOp::kSum, 8, 0};
+  EngineOptions options = OptionsOf(kStaged);
+  options.collective_timeout = std::chrono::seconds(2);
+  Ranks ranks(2, options);
+  const Job job = {"x", DataType::kFloat32, ReduceOp::kAverage, 2 * kStagedChunkBytes, 0};
   std::vector<std::string> said(2);
   ranks.Each([&](int rank, Engine& engine) {
-    OnGpu tensors(gpus, {job}, rank);
-    const void* const weight = gpus.Number(rank, rank == 1 ? -1.0f : 1.0f);
-    GpuMemory memory = gpus.Ready(rank);
-    memory.scale = weight;
-    said[rank] = RunOne(engine, RequestOnGpu(job, tensors.inputs[0], tensors.outputs[0], memory));
-    gpus[rank].Read(tensors.outputs[0], tensors.sizes[0], gpus.stream(rank));
+    OnGpu tensors(gpus, {job, job}, rank);
+    SimulatedGpu& gpu = *gpus[rank].simulated();
+    gpu.Finish(gpus.stream(rank));
+    if (rank == 1) gpu.HoldWork(2 * 8);  // the last copy of the first step
+    said[rank] =
+        RunOne(engine, RequestOnGpu(job, tensors.inputs[0], tensors.outputs[0], gpus.Ready(rank)));
+    EXPECT_EQ(said[rank], "") << "it is enqueued";
+    said[rank] = rank == 1 ? engine.Join().message()
+                           : RunOne(engine, RequestOnGpu(job, tensors.inputs[1], tensors.outputs[1],
+                                                         gpus.Ready(rank)));
+    gpu.LetAllGo();
+    gpu.Finish(gpus.stream(rank));
   });
-  EXPECT_EQ(said[0], "");
-  EXPECT_EQ(said[1], "the weight of 'w' is -1.000000; it must be finite and not negative");
-  ranks.JoinAll();
+  EXPECT_NE(said[0], "");
+  EXPECT_NE(said[1].find("an earlier result has not arrived from simulated GPU 0, which is busy "
+                         "with earlier work, or hangs"),
+            std::string::npos)
+      << said[1];
+}
+
+TEST_F(StagedErrorTest, AHostWithoutRoomForTheChunks) {
+  if (TFMPI_SANITIZED) GTEST_SKIP() << "sanitizers end the process";
+  PinnedRing ring(size_t{1} << 56);
+  EXPECT_EQ(ring.Prepare(nullptr).message(), "no memory for the chunks");
 }
 
 TEST_F(StagedErrorTest, AHostAndAGpuAreToldApart) {

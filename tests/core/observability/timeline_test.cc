@@ -219,6 +219,35 @@ TEST_F(TimelineTest, ClocksAreComparedThroughMessages) {
   }
 }
 
+// A thousand times as fast.
+class FastWorld final : public Clock::World {
+ public:
+  Clock::time_point Now() override {
+    const Clock::time_point now = std::chrono::steady_clock::now();
+    return begin_ + (now - begin_) * 1000;
+  }
+  void Sleep(Clock::duration time) override { std::this_thread::sleep_for(time / 1000); }
+  void Relax() override {}
+  void WaitForChange(const std::atomic<uint32_t>&, uint32_t, Clock::duration limit) override {
+    Sleep(limit);
+  }
+
+ private:
+  const Clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+TEST_F(TimelineTest, ARankThatDoesNotCompareItsClockIsAnError) {
+  FastWorld world;
+  Clock::Use(&world);
+  LocalGroup group(2);
+  int64_t offset = 0;
+  const Status status = MeasureClockOffset(
+      group.CreateTransport(0).get(), [] { return int64_t{0}; }, &offset);
+  Clock::Use(nullptr);
+  EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(status.message(), "a rank did not answer when the clocks were compared");
+}
+
 std::string ReadAll(const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;

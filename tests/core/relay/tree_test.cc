@@ -232,6 +232,32 @@ TEST_F(TreeTest, WhoCannotWaitForRank0TellsThoseBelowIt) {
       << status.message();
 }
 
+// The rank in between stands still.
+TEST_F(TreeTest, ARankThatIsNotAnsweredNamesWhoAnswersIt) {
+  EngineOptions options = TestOptions();
+  options.coordinator.stall_timeout = std::chrono::milliseconds(100);
+  std::promise<void> over;
+  Nodes shape(4, 2);
+  Ranks ranks(8, options, shape.Decorator());
+  std::vector<Ending> first;
+  for (int rank = 0; rank < 8; ++rank) {
+    if (rank != 2) first.push_back(Submit(ranks[rank], MakeBarrier("first")));
+  }
+  Request request = MakeBarrier("first");
+  request.done = [&](const Status&) { over.get_future().wait(); };
+  ranks[2].Submit(std::move(request));
+  EXPECT_EQ(AwaitAll(first), "");
+  Ending third = Submit(ranks[3], MakeBarrier("b"));
+  const Status status = Await(third);
+  EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
+  EXPECT_NE(status.message().find("rank 3/8: rank 0 has not answered about 'b' for longer than "
+                                  "TF_MPI_STALL_TIMEOUT; its process is stopped, hangs or has "
+                                  "died, or that of rank 2, through which it answers"),
+            std::string::npos)
+      << status.message();
+  over.set_value();
+}
+
 // Rank 0 names a missing rank by its own number, though another rank forwards for it.
 TEST_F(TreeTest, AStallNamesTheRanksThatAreMissing) {
   EngineOptions options = TestOptions();

@@ -22,9 +22,10 @@ constexpr size_t kBytes = size_t{64} << 10;
 
 class NodeBuffersTest : public TimedTest {
  protected:
-  void Start(int nodes, int per_node, const NodeOptions& options = NodeOptions()) {
+  void Start(int nodes, int per_node, const NodeOptions& options = NodeOptions(),
+             int without_buffers = -1) {
     nodes_ = std::make_unique<Nodes>(nodes, per_node, options);
-    nodes_->UseSegments();
+    without_buffers < 0 ? nodes_->UseSegments() : nodes_->FailBuffersOf(without_buffers);
     group_ = std::make_unique<LocalGroup>(nodes * per_node);
     for (int rank = 0; rank < nodes * per_node; ++rank) {
       transports_.push_back(nodes_->Wrap(group_->CreateTransport(rank), rank));
@@ -162,6 +163,17 @@ TEST_F(NodeBuffersTest, WithoutRoomNoRankOfTheNodeHasThem) {
     const char* const reason =
         rank == 0 ? "posix_fallocate" : "the first rank of the node has made none";
     EXPECT_NE(why.find(reason), std::string::npos) << why;
+  });
+}
+
+TEST_F(NodeBuffersTest, ARankThatCannotMapThemIsHeardOf) {
+  Start(1, 2, NodeOptions(), /*without_buffers=*/1);
+  Each([](int, Transport& transport) {
+    std::unique_ptr<NodeBuffers> buffers;
+    std::string why;
+    EXPECT_TRUE(transport.MakeNodeBuffers(kBytes, Soon(), &buffers, &why).ok());
+    EXPECT_EQ(buffers, nullptr);
+    EXPECT_EQ(why, "another rank of the node cannot map it");
   });
 }
 

@@ -11,8 +11,8 @@
 namespace tfmpi {
 
 // Called by all ranks: returns this rank's own failure, or `elsewhere` if another rank has failed.
-inline Status AllRanksOk(Transport* transport, const Status& own, const char* elsewhere,
-                         TimePoint deadline) {
+inline Status AllRanksOk(Transport* transport, const Status& own, TimePoint deadline,
+                         const char* elsewhere = "another rank could not") {
   float all = own.ok() ? 1 : 0;
   const Status status =
       transport->Allreduce(&all, &all, {1, DataType::kFloat32, ReduceOp::kMin, 1}, deadline);

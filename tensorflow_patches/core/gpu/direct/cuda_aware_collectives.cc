@@ -34,7 +34,7 @@ Status CudaAwareCollectives::Make(Gpu* gpu, Transport* transport, size_t chunk_b
                                   TimePoint deadline, std::unique_ptr<DeviceCollectives>* made) {
   std::unique_ptr<CudaAwareCollectives> aware(
       new CudaAwareCollectives(gpu, transport, chunk_bytes));
-  Status status = AllRanksOk(transport, aware->Prepare(), "another rank could not", deadline);
+  Status status = AllRanksOk(transport, aware->Prepare(), deadline);
   if (status.ok()) status = aware->Try(deadline);
   if (status.ok()) *made = std::move(aware);
   return status;
@@ -72,11 +72,11 @@ Status CudaAwareCollectives::Try(TimePoint deadline) {
   Status status = gpu_->NewStream(&stream);
   if (status.ok()) status = gpu_->NewPinned(count * sizeof(float), &pinned);
   if (status.ok()) status = gpu_->NewMemory(count * sizeof(float), &memory);
-  status = AllRanksOk(transport_, status, "another rank could not", deadline);
+  status = AllRanksOk(transport_, status, deadline);
   if (status.ok()) {
     const TimePoint now = Clock::now();
     status = TryOne(static_cast<float*>(pinned), memory, count, stream, now + (deadline - now) / 2);
-    status = AllRanksOk(transport_, status, "another rank has got a wrong sum, or none", deadline);
+    status = AllRanksOk(transport_, status, deadline, "another rank has got a wrong sum, or none");
   }
   if (memory != nullptr) gpu_->DeleteMemory(memory);  // MPI never had this memory
   if (pinned != nullptr) gpu_->DeletePinned(pinned);
@@ -116,16 +116,12 @@ bool CudaAwareCollectives::Takes(DataType type, ReduceOp op) const {
 }
 
 void CudaAwareCollectives::Abort() {
-  if (failure_.ok()) failure_ = Status(Code::kUnavailable, "the exchange was aborted");
+  if (failure_.ok()) failure_ = Status(Code::kInternal, "the exchange was aborted");
 }
 
 Status CudaAwareCollectives::Allreduce(const void* in, void* out, size_t count, DataType type,
-                                       ReduceOp op, double scale, GpuStream stream,
+                                       ReduceOp, double scale, GpuStream stream,
                                        TimePoint deadline) {
-  if (!Takes(type, op) || (op == ReduceOp::kSum && scale != 1)) {
-    return Status(Code::kInvalidArgument, std::string("CUDA-aware MPI is not used for a ") +
-                                              Name(op) + " of " + Name(type) + " with this scale");
-  }
   if (!failure_.ok()) return failure_;
   Terms terms;
   terms.type = RealOf(type);

@@ -45,7 +45,7 @@ std::string HierarchicalCollectives::description() const {
 }
 
 void HierarchicalCollectives::Abort() {
-  if (failure_.ok()) failure_ = Status(Code::kUnavailable, description() + " was aborted");
+  if (failure_.ok()) failure_ = Status(Code::kInternal, description() + " was aborted");
   inside_->Abort();
 }
 

@@ -86,8 +86,8 @@ Status PeerCollectives::Open(const std::vector<GpuHandle>& handles) {
 }
 
 Status PeerCollectives::Agree(const Status& well, TimePoint deadline) {
-  return AllRanksOk(transport_, well, "another rank cannot read the shared memory of this rank",
-                    deadline);
+  return AllRanksOk(transport_, well, deadline,
+                    "another rank cannot read the shared memory of this rank");
 }
 
 // Detects two GPUs with the same name on hosts with the same name.
@@ -128,16 +128,11 @@ bool PeerCollectives::Takes(DataType type, ReduceOp op) const {
 }
 
 void PeerCollectives::Abort() {
-  if (failure_.ok())
-    failure_ = Status(Code::kUnavailable, "the ranks have stopped sharing the GPU");
+  if (failure_.ok()) failure_ = Status(Code::kInternal, "the ranks have stopped sharing the GPU");
 }
 
-Status PeerCollectives::Allreduce(const void* in, void* out, size_t count, DataType type,
-                                  ReduceOp op, double scale, GpuStream stream, TimePoint deadline) {
-  if (!Takes(type, op) || (op == ReduceOp::kSum && scale != 1)) {
-    return Status(Code::kInvalidArgument, std::string("ranks on one GPU have no ") + Name(op) +
-                                              " of " + Name(type) + " with this scale");
-  }
+Status PeerCollectives::Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp,
+                                  double scale, GpuStream stream, TimePoint deadline) {
   if (!failure_.ok()) return failure_;
   const DataType real = RealOf(type);
   const size_t elements = count * WireElements(type);

@@ -72,10 +72,10 @@ struct StagedReduction::Work {
   Status refused;              // an invalid scale
 
   bool broadcasts() const { return entries[0].signature.kind == OpKind::kBroadcast; }
-  const std::string& name() const {
-    static const std::string kNoRequest = "what this rank has no part in";
+  // A rank that has no part in this still waits for its own copies of earlier results.
+  std::string awaited() const {
     const Request* const request = entries[0].request;
-    return request != nullptr ? request->name : kNoRequest;
+    return request != nullptr ? "'" + request->name + "'" : "an earlier result";
   }
 };
 
@@ -177,7 +177,7 @@ Status StagedReduction::Arrived(const Slot& slot, const Work& work) {
 
 Status StagedReduction::Await(Gpu* gpu, GpuEvent event, const Work& work) {
   const Status status =
-      AwaitEvent(gpu, event, work.deadline, [&] { return NotCome("'" + work.name() + "'", *gpu); });
+      AwaitEvent(gpu, event, work.deadline, [&] { return NotCome(work.awaited(), *gpu); });
   return status.code() == Code::kDeadlineExceeded ? status : Fatal(status);
 }
 

@@ -245,16 +245,20 @@ Status PluginMembership::Regroup(std::unique_ptr<Transport>* next) {
 
 Status LoadPluginTransport(const std::string& path, const PluginOptions& options,
                            std::unique_ptr<Transport>* transport) {
+  const TfMpiTransport* plugin = nullptr;
+  const Status status = Load(path, &plugin);
+  return status.ok() ? StartPluginTransport(plugin, options, transport) : status;
+}
+
+Status StartPluginTransport(const TfMpiTransport* plugin, const PluginOptions& options,
+                            std::unique_ptr<Transport>* transport) {
   const auto waits = [&options](const char* where) {
     if (options.roll_call.waits) options.roll_call.waits(where);
   };
-  const TfMpiTransport* plugin = nullptr;
-  Status status = Load(path, &plugin);
-  if (!status.ok()) return status;
   TfMpiTransportInfo info = {};
   char error[TFMPI_ERROR_BYTES] = {};
   waits("all ranks to arrive in MPI_Init");
-  status = ToStatus(plugin->init(options.shrink_on_fault ? 1 : 0, &info, error), error);
+  Status status = ToStatus(plugin->init(options.shrink_on_fault ? 1 : 0, &info, error), error);
   if (!status.ok()) return status;
   if (info.size > 1) {
     PluginTransport messages(plugin, info, kTfMpiAll);

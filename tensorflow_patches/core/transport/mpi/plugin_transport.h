@@ -10,6 +10,8 @@
 #include "tensorflow_patches/core/transport/roll_call.h"
 #include "tensorflow_patches/core/transport/transport.h"
 
+struct TfMpiTransport;  // plugin.h
+
 namespace tfmpi {
 
 struct PluginOptions {
@@ -27,6 +29,9 @@ struct PluginOptions {
 // initialized MPI cannot be unloaded.
 Status LoadPluginTransport(const std::string& path, const PluginOptions& options,
                            std::unique_ptr<Transport>* transport);
+// The same with a library that is already open.
+Status StartPluginTransport(const TfMpiTransport* plugin, const PluginOptions& options,
+                            std::unique_ptr<Transport>* transport);
 
 }  // namespace tfmpi
 

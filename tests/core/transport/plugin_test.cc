@@ -1,0 +1,82 @@
+// The start of a transport library, and its end: with a library that has nobody to talk to.
+
+#include "tensorflow_patches/core/transport/mpi/plugin.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tensorflow_patches/core/transport/membership.h"
+#include "tensorflow_patches/core/transport/mpi/plugin_transport.h"
+
+namespace tfmpi {
+namespace {
+
+// One rank, which believes that there is another node. Whoever asks for agreement gets none.
+TfMpiTransport Alone() {
+  TfMpiTransport plugin = {};
+  plugin.init = [](int32_t, TfMpiTransportInfo* info, char*) {
+    info->size = 1;
+    return static_cast<int>(kTfMpiOk);
+  };
+  plugin.split = [](int32_t, TfMpiTransportInfo* info, char*) {
+    info->local_size = info->cores = 1;
+    info->nodes = 2;
+    return static_cast<int>(kTfMpiOk);
+  };
+  plugin.map_node = [](size_t bytes, size_t, void** memory, int32_t* ranks, char*) {
+    static std::vector<std::unique_ptr<void, decltype(&std::free)>> all;
+    all.emplace_back(std::aligned_alloc(64, (bytes + 63) / 64 * 64), &std::free);
+    *memory = std::memset(all.back().get(), 0, bytes);
+    ranks[0] = 0;
+    return static_cast<int>(kTfMpiOk);
+  };
+  plugin.takes_gpu_memory = [] { return 0; };
+  plugin.allgather = [](const void* in, void* out, const size_t* bytes, double, char*) {
+    std::memcpy(out, in, bytes[0]);
+    return static_cast<int>(kTfMpiOk);
+  };
+  plugin.can_shrink = [](char*) { return static_cast<int>(kTfMpiOk); };
+  plugin.has_failed_rank = [] { return 0; };
+  plugin.regroup = [](TfMpiTransportInfo* info, char*) {
+    info->size = 1;
+    return static_cast<int>(kTfMpiOk);
+  };
+  plugin.agree = [](int32_t, double, int32_t* all, char*) {
+    *all = 0;
+    return static_cast<int>(kTfMpiOk);
+  };
+  return plugin;
+}
+
+TEST(PluginTest, TheStartSaysWhatItWaitsFor) {
+  const TfMpiTransport plugin = Alone();
+  std::vector<std::string> waits;
+  PluginOptions options;
+  options.roll_call.waits = [&](const std::string& what) { waits.push_back(what); };
+  std::unique_ptr<Transport> transport;
+  EXPECT_EQ(StartPluginTransport(&plugin, options, &transport).message(), "");
+  const std::vector<std::string> expected = {
+      "all ranks to arrive in MPI_Init",        "all ranks to find out which of them share a node",
+      "the ranks of this node to share memory", "",
+      "all ranks to send their node",           "",
+  };
+  EXPECT_EQ(waits, expected);
+}
+
+TEST(PluginTest, SurvivorsThatNeverAllRegroupGiveUp) {
+  const TfMpiTransport plugin = Alone();
+  PluginOptions options;
+  options.shrink_on_fault = true;
+  std::unique_ptr<Transport> transport, next;
+  ASSERT_EQ(StartPluginTransport(&plugin, options, &transport).message(), "");
+  const Status status = transport->membership()->Regroup(&next);
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_EQ(status.message(), "another rank could not regroup");
+}
+
+}  // namespace
+}  // namespace tfmpi
