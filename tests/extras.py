@@ -23,13 +23,25 @@ def load_config() -> ModuleType:
 
 
 def load(name: str) -> ModuleType:
-    """A module of this tree's tensorflow.mpi, imported without TensorFlow."""
+    """A module of this tree's tensorflow.mpi, imported without TensorFlow.
+
+    When it runs, its `tf` has the attributes of the module that is then imported as tensorflow.
+    """
     # The builder writes the last one.
     names = ("tensorflow", "tensorflow.mpi", "tensorflow.mpi._build_info")
     loaded = {one: sys.modules.pop(one) for one in list(sys.modules) if one.startswith(names[0])}
     for one in names:
         sys.modules[one] = ModuleType(one)
     vars(sys.modules[names[1]]).update(__path__=[str(PYTHON)], _build_info=sys.modules[names[2]])
+    empty = sys.modules[names[0]]
+
+    def attribute_when_used(attribute: str) -> object:
+        module = importlib.import_module(names[0])
+        if module is empty:
+            raise AttributeError(attribute)
+        return getattr(module, attribute)
+
+    vars(empty)["__getattr__"] = attribute_when_used
     try:
         return importlib.import_module(name)
     finally:

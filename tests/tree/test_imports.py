@@ -162,6 +162,21 @@ def test_imports_are_at_the_top_of_modules() -> None:
     assert found == set(late)
 
 
+def test_no_function_imports_tensorflow_itself() -> None:
+    """A module of tensorflow.mpi is loaded after, or by, the package tensorflow, so `import
+    tensorflow as tf` at the top of a module only binds a name. That is not so for tensorflow's
+    own modules, which load later."""
+    inner = {
+        f"{name}:{node.lineno}"
+        for name, path in MODULES.items()
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import) and node.names[0].name == "tensorflow"
+    }
+    assert not inner
+
+
 def test_rooms_import_only_rooms_below() -> None:
     rooms = {room(module) for module in MODULES}
     assert rooms == set(MAY_IMPORT)

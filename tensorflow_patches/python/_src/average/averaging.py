@@ -10,6 +10,7 @@ import collections
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import carrier, compiled, scope
 from tensorflow.mpi._src.runtime import c_api, group
@@ -68,8 +69,6 @@ def average_of_upstream(
     upstream: Sequence[Any], names: Sequence[str], label: str, weight: Any
 ) -> list[Any]:
     """The gradient of an average that was weighted with `weight`."""
-    import tensorflow as tf
-
     if weight is None or not scope.is_of_shares():
         return average(upstream, names, label, weight)
     with scope.weighted(weight):
@@ -83,8 +82,6 @@ def pass_through_hosts() -> bool:
 
     The ranks choose a path when they first average something on GPUs: now, if not before.
     """
-    import tensorflow as tf
-
     gpus = tf.config.list_logical_devices("GPU")
     if not gpus:
         return False

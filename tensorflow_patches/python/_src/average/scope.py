@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.runtime import c_api, group, threads
 
 _local = threading.local()  # weight, averaged, step, follows, script, shares
@@ -63,8 +64,6 @@ def gradient_weight() -> Any:
         return weight
     if weight is None:
         return float(group.size)
-    import tensorflow as tf
-
     return tf.where(weight > 0, float(group.size), 0.0)
 
 

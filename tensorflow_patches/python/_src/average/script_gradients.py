@@ -23,6 +23,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging, carrier, lineage, own_updates, scope
 from tensorflow.mpi._src.messaging import collectives, control_plane
@@ -117,7 +118,6 @@ def _as_parts(gradients: list[Any]) -> list[Any]:
     """Gradients that are not averaged, as the script sees them: those of this rank's part."""
     if not scope.is_of_shares():
         return gradients
-    import tensorflow as tf
 
     def parts(values: list[Any]) -> list[Any]:
         return [tf.math.divide_no_nan(v, tf.cast(scope.share(), v.dtype)) for v in values]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.average import scope, script_gradients
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import group
@@ -37,8 +38,6 @@ def noting_scaled(scale: Any) -> Any:
 
 
 def _note(loss: Any) -> Any:
-    import tensorflow as tf
-
     if tf.is_tensor(loss):
         setattr(loss, _SCALED, True)
     return loss
@@ -69,8 +68,6 @@ def taking_by_shares(original: Any) -> Any:
 
 def _are_shares(target: Any, sources: Any) -> bool:
     """Whether the gradient of `target` is of this rank's own samples, and for an update."""
-    import tensorflow as tf
-
     return (
         group.size > 1
         and scope.has_own_samples()
@@ -81,8 +78,6 @@ def _are_shares(target: Any, sources: Any) -> bool:
 
 
 def _times_share(target: Any, output_gradients: Any) -> list[Any]:
-    import tensorflow as tf
-
     targets = tf.nest.flatten(target)
     given = [None] * len(targets) if output_gradients is None else tf.nest.flatten(output_gradients)
     ones = [

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Collection, Hashable
 from typing import Any, NamedTuple
 
+import tensorflow as tf
 from tensorflow.mpi._src.data import input_stats, on_cpu, transformations
 from tensorflow.mpi._src.global_batch import samples
 from tensorflow.mpi._src.runtime import group
@@ -91,8 +92,6 @@ def own_part(rows: Any) -> tuple[Any, Any]:
 
     As first_row, in few ops, because tf.data optimizes them again for each iterator.
     """
-    import tensorflow as tf
-
     rest = tf.nn.relu(rows % group.size + (group.rank - group.size))
     return rows // group.size * group.rank + rest, (rows + group.rank) // group.size
 
@@ -145,8 +144,6 @@ def weighted(sizes: Collection[int] | None) -> Callable[[Any, Any, Any, Any], An
 
 def part_of(spec: Any, batch: Any) -> tuple[Any, Any, Any, Any]:
     """This rank's samples of a batch; their number; that of the batch; the index of the first."""
-    import tensorflow as tf
-
     rows = num_rows(spec, batch)
     if not of_one_length(spec):
         rows = _all_of(rows, spec, batch)
@@ -192,8 +189,6 @@ def count_used(dataset: Any, batches: bool, reads_ahead: bool) -> Any:
     Args:
       reads_ahead: tf.data would append a prefetch, whose thread does not count as waiting.
     """
-    import tensorflow as tf
-
     spec = data_of(dataset.element_spec)
     batches, is_made = batches and is_batched(spec), input_stats.is_made(dataset)
 
@@ -227,8 +222,6 @@ def one_by_one(dataset: Any, function: Callable[[Any], Any], known: Hashable | N
     Args:
       known: names a function that is the same for all datasets of one spec; it is traced once.
     """
-    import tensorflow as tf
-
     try:
         return _scanned(dataset, lambda state, element: (state, function(element)), known)
     except NotImplementedError:
@@ -255,7 +248,6 @@ _MAX_SCANS = 64
 def _scanned(dataset: Any, function: Callable[..., Any], known: Hashable | None = None) -> Any:
     """dataset.scan(0, function), without the leak of stock TensorFlow, which in eager code adds the
     functions of a scan to its default graph for the life of the process."""
-    import tensorflow as tf
     from tensorflow.python.framework import ops
 
     if not tf.executing_eagerly():
@@ -292,15 +284,11 @@ def element_of(spec: Any, args: tuple[Any, ...]) -> Any:
 
 def _weight(mine: Any, rows: Any) -> Any:
     """The weight of a rank with `mine` of `rows` samples; 0 for an empty batch."""
-    import tensorflow as tf
-
     return tf.math.divide_no_nan(tf.cast(mine * group.size, tf.float32), tf.cast(rows, tf.float32))
 
 
 def of_length(number: Any) -> Any:
     """A tensor whose shape is its only content: see Shard."""
-    import tensorflow as tf
-
     return tf.zeros([number, 0])
 
 
@@ -326,8 +314,6 @@ def of_one_length(spec: Any) -> bool:
 
 def _all_of(rows: Any, spec: Any, batch: Any) -> Any:
     """`rows`, after checking that all tensors of `batch` have as many."""
-    import tensorflow as tf
-
     parts = zip(_leaves(spec), _leaves(batch))
     lengths = [samples.length(part) for leaf, part in parts if samples.is_batched(leaf)]
     same = [
@@ -386,8 +372,6 @@ def num_rows(spec: Any, element: Any) -> Any:
 
 
 def _leaves(structure: Any) -> list[Any]:
-    import tensorflow as tf
-
     return list(tf.nest.flatten(structure))
 
 
@@ -397,7 +381,6 @@ def _first_batched(spec: Any) -> Any:
 
 def of_unknown_samples(spec: Any) -> str | None:
     """The name of a type in `spec` that does not define what its samples are; None without one."""
-    import tensorflow as tf
     from tensorflow.python.framework import composite_tensor
 
     known = (tf.RaggedTensor, tf.SparseTensor, tf.experimental.Optional)
@@ -411,8 +394,6 @@ def of_unknown_samples(spec: Any) -> str | None:
 
 def _known_rows(leaf: Any) -> int | None:
     """The static first dimension of a spec; None if unknown."""
-    import tensorflow as tf
-
     if not isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):
         leaf = leaf._flat_tensor_specs[0]
     return leaf.shape[0] if leaf.shape.rank else None
@@ -423,8 +404,6 @@ def _slice(spec: Any, element: Any, first: Any, end: Any) -> Any:
 
     Leaves without samples (scalars, absent inputs) are unchanged.
     """
-    import tensorflow as tf
-
     rows = static_rows(spec)
 
     def take(leaf: Any, part: Any) -> Any:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.mpi._src.data import transformations
 from tensorflow.mpi._src.messaging import control_plane
 
@@ -80,8 +81,6 @@ def _parts(array: Any) -> list[Any]:
 
 def _of_elements(source: Any) -> list[int]:
     """The digest of a dataset of ragged or sparse tensors, which TensorFlow stores as variants."""
-    import tensorflow as tf
-
     length = int(source.cardinality())
     parts = [source.take(_ELEMENTS)]
     if length > _ELEMENTS:
@@ -141,8 +140,6 @@ def _unnumbered(name: str) -> str:
 
 def of_resource(handle: Any) -> list[int]:
     """The digest of a variable's value, or of a table's keys and values, in any order."""
-    import tensorflow as tf
-
     for data in getattr(getattr(handle, "_handle_data", None), "shape_and_type", ()):
         dtype = tf.dtypes.as_dtype(data.dtype)
         return of_tensor(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
@@ -162,8 +159,6 @@ def of_resource(handle: Any) -> list[int]:
 def _is_table_of(handle: Any, keys: str, values: str) -> bool:
     """Whether a table maps dtype `keys` to dtype `values`. Call it before an export, which does not
     check dtypes and would crash the process."""
-    import tensorflow as tf
-
     try:
         tf.raw_ops.LookupTableFindV2(
             table_handle=handle, keys=tf.zeros([0], keys), default_value=tf.zeros([], values)
@@ -175,8 +170,6 @@ def _is_table_of(handle: Any, keys: str, values: str) -> bool:
 
 def is_writable_resource(captured: Any) -> bool:
     """Whether it is a resource that can be written: not a table that refuses inserts."""
-    import tensorflow as tf
-
     if not _is_eager(captured) or captured.dtype != tf.resource:
         return False
     for keys, values in _TABLES:
@@ -193,8 +186,6 @@ def is_writable_resource(captured: Any) -> bool:
 
 
 def _numbers(values: Any) -> Any:
-    import tensorflow as tf
-
     if values.dtype == tf.string:
         values = tf.strings.to_hash_bucket_fast(values, 2**62)
     if values.dtype.is_floating:

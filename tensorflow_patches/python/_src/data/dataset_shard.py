@@ -11,6 +11,7 @@ import math
 import threading
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.data import (
@@ -31,8 +32,6 @@ _local = threading.local()  # .looks_at_all
 
 def shard(dataset: Any, batched: bool | None) -> Any:
     """See tensorflow.mpi.shard."""
-    import tensorflow as tf
-
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(f"tf.mpi.shard takes a tf.data.Dataset, not {type(dataset).__name__}")
     if group.size == 1:
@@ -152,8 +151,6 @@ def without_sharding(dataset: Any) -> Any:
     """The same dataset, never divided again: for Keras, which has divided it."""
     if not (splits_loops() or input_stats.on()):
         return dataset
-    import tensorflow as tf
-
     whole = dataset.with_options(tf.data.Options())  # the script may iterate its own dataset, too
     whole._tf_mpi_as_it_is = whole._tf_mpi_of_keras = True
     return whole

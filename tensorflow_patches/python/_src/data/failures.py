@@ -17,6 +17,7 @@ import weakref
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.mpi._src.data import batch_shard
 from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.presence import reasons
@@ -54,8 +55,6 @@ class Meetings:
           once: nothing follows an error, even if a thread that reads ahead asks for more; `got` is
             called for each element.
         """
-        import tensorflow as tf
-
         self._dtype = dtype
 
         def draw(number: Any) -> Any:
@@ -163,8 +162,6 @@ def raise_if_failed(gathered: Any) -> Any:
 
     Bytes are examined at their end: of several messages, an error may be in the middle.
     """
-    import tensorflow as tf
-
     if gathered.dtype == tf.int64:
         return passed_or_raise(tf.reduce_any(gathered == _MAGIC), gathered)
     end = np.array([_MAGIC]).view(np.uint8)
@@ -175,7 +172,6 @@ def raise_if_failed(gathered: Any) -> Any:
 
 def passed_or_raise(told: Any, gathered: Any, start: Any = 0) -> Any:
     """`gathered`; raises the error at `start` if `told` says that there is one."""
-    import tensorflow as tf
 
     def raised() -> Any:
         text = tf.numpy_function(_decode_failure, [gathered[start:]], tf.string)

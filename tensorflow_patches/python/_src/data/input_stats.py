@@ -12,6 +12,7 @@ import functools
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.mpi import config
 from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.runtime import c_api, group
@@ -31,16 +32,12 @@ def _are_printed() -> bool:
 
 def add(made: Any = 0, used: Any = 0, microseconds: Any = 0) -> None:
     """Adds to the counters, in a function of tf.data that runs for each batch."""
-    import tensorflow as tf
-
     numbers = [tf.cast(number, tf.int64) for number in (made, used, microseconds)]
     tf.raw_ops.AssignAddVariableOp(resource=_counter(), value=tf.stack(numbers))
 
 
 def show_wait(microseconds: Any) -> None:
     """As `add`, for the timeline: ends the wait for this batch."""
-    import tensorflow as tf
-
     if config.get("TF_MPI_TIMELINE"):
         tf.numpy_function(lambda waited: c_api.record_input(1e-6 * waited), [microseconds], [])
 
@@ -59,8 +56,6 @@ def note_made(dataset: Any) -> Any:
 @functools.cache
 def _counter() -> Any:
     """The handle of a variable: samples produced, samples used, microseconds waited for them."""
-    import tensorflow as tf
-
     global _bytes_before
     _bytes_before = _bytes_read()
     with tf.init_scope(), tf.device("CPU"):
@@ -81,8 +76,6 @@ def gather() -> list[dict[str, Any]]:
     A rank that ends later may go on training: nobody waits for ranks in a barrier. Ranks without
     TF_MPI_STATS join, and are left out.
     """
-    import tensorflow as tf
-
     if not _are_printed():
         return []
     counts, read = np.zeros(3, np.int64), 0

@@ -21,6 +21,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import tensorflow as tf
+
 # Attributes of variant tensors: how they were made; what counts their seeds; how many are drawn;
 # whether tf.data may have counted otherwise. Of a cache: its _Cached. Of the resource with its
 # elements: what deletes them.
@@ -227,7 +229,6 @@ def is_complete(cache: Any) -> bool:
 
 def _is_complete(made: _Made) -> bool:
     """Whether a cache no longer needs its input; reading from an incomplete cache is an error."""
-    import tensorflow as tf
     from tensorflow.python.data.ops import dataset_ops
     from tensorflow.python.ops import gen_dataset_ops
 
@@ -265,8 +266,6 @@ def holding(dummy: Callable[..., Any]) -> Callable[..., Any]:
 
 def _request_first(dataset: Any) -> None:
     """Requests its first element."""
-    import tensorflow as tf
-
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
@@ -293,8 +292,6 @@ def register_replacement(made: Any, dataset: Any) -> None:
 
 def begun(dataset: Any) -> Any:
     """The dataset to iterate in place of `dataset`, when an iterator is created."""
-    import tensorflow as tf
-
     found: dict[int, tuple[Any, _Path]] = {}
     _draws(dataset._variant_tensor, _Path(), found)
     instead: dict[int, Any] = {}
@@ -345,7 +342,6 @@ def _replaced(made: _Made, instead: dict[int, Any]) -> _Made:
 
 def _draw(seed: Any, seed2: Any, generator: Any, times: int) -> None:
     """Draws seeds by iterating a shuffle of one element; 5 us each."""
-    import tensorflow as tf
     from tensorflow.python.data.ops import dataset_ops
     from tensorflow.python.ops import gen_dataset_ops
 

@@ -12,6 +12,7 @@ import itertools
 import zlib
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.data import contents, determinism
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.random import by_sample, entropy
@@ -44,7 +45,6 @@ def mapping(original: Any) -> Any:
 
 def _keyed(dataset: Any, made: Any, function: Any) -> tuple[Any, Any] | None:
     """(elements with keys, function that maps them); None if `made` does not draw by keys."""
-    import tensorflow as tf
     from tensorflow.python.autograph.core import ag_ctx
     from tensorflow.python.autograph.impl import api
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi import config
 from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.messaging import control_plane
@@ -28,8 +29,6 @@ def declare() -> None:
 
 def of_arrays(arrays: Any) -> Any:
     """A tf.data.Dataset of this rank's rows."""
-    import tensorflow as tf
-
     dataset = tf.data.Dataset.from_tensor_slices(arrays)
     setattr(dataset, _MARK, True)
     dataset._tf_mpi_part = True  # see dataset_shard.py

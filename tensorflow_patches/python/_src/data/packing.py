@@ -12,6 +12,8 @@ import base64
 import warnings
 from typing import Any
 
+import tensorflow as tf
+
 END = 0  # the first byte of a message that is not an element
 BLOCK = 64  # bytes
 _WORD = 8  # bytes of an int64
@@ -58,8 +60,6 @@ def decode_spec(text: str, own: Any) -> Any:
 
 def _components(spec: Any) -> list[Any]:
     """The dense tensors of an element; an absent optional has none."""
-    import tensorflow as tf
-
     leaves = tf.nest.flatten(spec)
     present = [leaf for leaf in leaves if not isinstance(leaf, tf.OptionalSpec)]
     return list(tf.nest.flatten(present, expand_composites=True))
@@ -67,8 +67,6 @@ def _components(spec: Any) -> list[Any]:
 
 def pack(spec: Any, element: Any) -> Any:
     """`element` of `spec` as a uint8 vector of at least one block."""
-    import tensorflow as tf
-
     parts = []
     for part in _components_of(spec, element):
         data, lengths = _bytes(part)
@@ -81,8 +79,6 @@ def pack(spec: Any, element: Any) -> Any:
 
 def message(first: int, parts: list[Any]) -> Any:
     """Bytes that begin with a block whose first byte is `first`."""
-    import tensorflow as tf
-
     size = tf.add_n([tf.constant(BLOCK), *map(tf.size, parts)])
     words = [[first], tf.reshape(tf.cast(size, tf.int64), [1]), [0] * (BLOCK // _WORD - 2)]
     block = tf.concat([tf.cast(word, tf.int64) for word in words], 0)
@@ -96,8 +92,6 @@ def begins(data: Any, offset: Any) -> tuple[Any, Any]:
 
 
 def _filling(data: Any) -> Any:
-    import tensorflow as tf
-
     return tf.zeros([tf.math.floormod(-tf.size(data), BLOCK)], tf.uint8)
 
 
@@ -106,8 +100,6 @@ def _next_block(offset: Any) -> Any:
 
 
 def _components_of(spec: Any, element: Any) -> list[Any]:
-    import tensorflow as tf
-
     pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(element))
     present = [part for leaf, part in pairs if not isinstance(leaf, tf.OptionalSpec)]
     return list(tf.nest.flatten(present, expand_composites=True))
@@ -115,8 +107,6 @@ def _components_of(spec: Any, element: Any) -> list[Any]:
 
 def _bytes(part: Any) -> tuple[Any, Any]:
     """(bytes as a uint8 vector, lengths of strings as an int64 vector)."""
-    import tensorflow as tf
-
     if part.dtype == tf.string:
         flat = tf.reshape(part, [-1])
         data = tf.io.decode_raw(tf.strings.reduce_join(flat), tf.uint8)
@@ -128,8 +118,6 @@ def _bytes(part: Any) -> tuple[Any, Any]:
 
 def unpack(spec: Any, packed: Any, begin: Any = 0) -> Any:
     """The element that was packed at `begin`."""
-    import tensorflow as tf
-
     offset = tf.cast(begin, tf.int64) + BLOCK
     parts = []
     for component in _components(spec):
@@ -149,15 +137,11 @@ def unpack(spec: Any, packed: Any, begin: Any = 0) -> Any:
 
 def _words(packed: Any, offset: Any, count: Any) -> tuple[Any, Any]:
     """(`count` int64 values at `offset`, where they end)."""
-    import tensorflow as tf
-
     end = offset + count * _WORD
     return tf.bitcast(tf.reshape(packed[offset:end], [-1, _WORD]), tf.int64), end
 
 
 def _values(data: Any, lengths: Any, dtype: Any) -> Any:
-    import tensorflow as tf
-
     if dtype == tf.string:
         letters = tf.constant([bytes([code]) for code in range(256)])
         each = tf.RaggedTensor.from_row_lengths(
@@ -172,8 +156,6 @@ def _values(data: Any, lengths: Any, dtype: Any) -> Any:
 
 
 def _with_structure(spec: Any, parts: list[Any]) -> Any:
-    import tensorflow as tf
-
     leaves, rest = [], list(parts)
     for leaf in tf.nest.flatten(spec):
         if isinstance(leaf, tf.OptionalSpec):

@@ -17,6 +17,7 @@ import weakref
 import zlib
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.data import batch_shard, contents
 from tensorflow.mpi._src.messaging import collectives, control_plane
 from tensorflow.mpi._src.runtime import group, log
@@ -51,8 +52,6 @@ class Prediction:
 
     def note_elements(self, dataset: Any) -> Any:
         """`dataset`, whose elements are added to the digest as they are produced."""
-        import tensorflow as tf
-
         self.elements = 0
 
         def note(*parts: Any) -> bool:
@@ -77,8 +76,6 @@ class Prediction:
         Args:
           as_shards: elements stay shards, for a step that needs its place in the batch.
         """
-        import tensorflow as tf
-
         self.sizes = []
         _under_way[self.number] = self
 
@@ -176,7 +173,6 @@ def _run(predict: Any, call: Prediction | None, *args: Any, **kwargs: Any) -> An
 def _gather(call: Prediction, outputs: Any) -> Any:
     """The whole result, in order; None if it cannot be made from the ranks' parts."""
     import numpy as np
-    import tensorflow as tf
 
     sizes = np.array(call.sizes, np.int64)
     firsts = [batch_shard.first_row(sizes, rank) for rank in range(group.size + 1)]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.mpi._src.data import (
     batch_shard,
     contents,
@@ -48,8 +49,6 @@ class Watched:
         return getattr(self.dataset, name)
 
     def __getitem__(self, index: int) -> Any:
-        import tensorflow as tf
-
         reached = generators.reached_from(self.dataset)
         before = _snapshot(self.dataset)
         states = {id(one): generators.digest([generators.state(one)]) for one in reached}
@@ -122,7 +121,6 @@ class Batches:
             return "has workers and no length, so it continues in the next epoch where it stopped"
         if self._workers > 1 or not (watched.drawn or watched.draws):
             return None
-        import tensorflow as tf
         from tensorflow.python.eager import context
 
         seeded = [one for one in watched.drawn if not generators.is_open(one)]
@@ -233,8 +231,6 @@ class Batches:
 
     def dataset_of_all(self, spec: Any, label: str) -> Any:
         """A tf.data.Dataset of all batches, of `spec`; all ranks iterate it in lockstep."""
-        import tensorflow as tf
-
         self.shared, self.spec = True, spec
         signature = (tf.TensorSpec([], tf.bool), spec)
 
@@ -287,8 +283,6 @@ class Batches:
 
 def dataset_of_all(batches: Batches, spec: Any, label: str) -> Any:
     """A dataset of which each rank makes its share; None if that is impossible. Collective."""
-    import tensorflow as tf
-
     why = batches.why_not()
     if any(isinstance(leaf, tf.OptionalSpec) for leaf in tf.nest.flatten(spec)):
         why = "yields absent values"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.data import batch_shard, contents, determinism, transformations
 from tensorflow.mpi._src.global_batch import kinds, samples
 from tensorflow.mpi._src.global_batch.kinds import Kind
@@ -40,8 +41,6 @@ def has_one_length(dataset: Any) -> bool:
 
 
 def _is_of_tensors(spec: Any) -> bool:
-    import tensorflow as tf
-
     return all(
         isinstance(leaf, tf.TensorSpec) and leaf.shape.rank is not None
         for leaf in tf.nest.flatten(spec)
@@ -50,7 +49,6 @@ def _is_of_tensors(spec: Any) -> bool:
 
 def _of_any_rows(wrapped: Any, spec: Any) -> Any:
     """The script's function traced again: in a graph of static size, sizes are plain constants."""
-    import tensorflow as tf
     from tensorflow.python.data.ops import structured_function
 
     def of_any(leaf: Any) -> Any:
@@ -65,8 +63,6 @@ def _of_any_rows(wrapped: Any, spec: Any) -> Any:
 
 
 def _why_mixed(wrapped: Any) -> str | None:
-    import tensorflow as tf
-
     graph = wrapped.function.graph
     if "Assert" in contents.node_ops(graph.as_graph_def()):
         return "checks a whole batch (Assert)"

@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import tensorflow as tf
 from tensorflow.mpi._src.data import (
     batch_shard,
     contents,
@@ -78,8 +79,6 @@ class Found(NamedTuple):
 
 def shard_batches(stream: streams.Stream, element: Callable[[Any, Any, Any, Any], Any]) -> Any:
     """As batch_shard.shard_batches, but avoids work for other ranks' samples."""
-    import tensorflow as tf
-
     found = Found([], [])
     selected = None
     if not stream.fed:
@@ -152,7 +151,6 @@ def _selected(dataset: Any, found: Found) -> Any:
 
 def _selected_zip(dataset: Any, found: Found) -> Any:
     """As _selected for a zip of datasets with equal batches, such as images and masks."""
-    import tensorflow as tf
     from tensorflow.python.data.util import nest
 
     sizes = set(map(transformations.size_of_batches, dataset._inputs()))
@@ -187,15 +185,11 @@ def _own_rows(dataset: Any) -> Any:
 
 
 def _tags(spec: Any, data: Any, total: Any) -> Any:
-    import tensorflow as tf
-
     return tf.fill([batch_shard.num_rows(spec, data)], total)
 
 
 def _selected_batches(dataset: Any, found: Found) -> Any:
     """As _selected for a transformation that makes batches."""
-    import tensorflow as tf
-
     parameters = transformations.batch_size(dataset)
     delayed = _delayed(dataset._input_dataset, found)
     if parameters is None or not delayed.steps:
@@ -217,7 +211,6 @@ def _own_elements(dataset: Any, size: int, drops: bool) -> Any:
 
     batch() needs elements of one shape; others are held as variants and unpacked later.
     """
-    import tensorflow as tf
     from tensorflow.python.data.ops import optional_ops
 
     spec = dataset.element_spec
@@ -272,7 +265,6 @@ def _delayed(dataset: Any, found: Found) -> Delayed:
 
 
 def _delayed_zip(dataset: Any, found: Found) -> Delayed:
-    import tensorflow as tf
     from tensorflow.python.data.util import nest
 
     parts = [_delayed(part, found) for part in dataset._inputs()]
@@ -305,7 +297,6 @@ def _replacement_of(cache: Any, found: Found, make: Callable[[Any, Found], Any])
 
 def _cached_rows(cache: Any, found: Found) -> Any:
     """A cache of this rank's rows of batches: the same rows in each epoch."""
-    import tensorflow as tf
 
     def copied(*args: Any) -> Any:
         return tf.nest.map_structure(
@@ -337,8 +328,6 @@ def _delayed_cache(cache: Any, found: Found) -> Delayed:
 
 def _numbered(cache: Any, found: Found) -> Delayed | None:
     """The cache's source with indices, and the step that decodes; None if nothing is gained."""
-    import tensorflow as tf
-
     if iterations.is_complete(cache):  # the script has iterated it
         return None
     source, steps = _delayed(cache._input_dataset, found)
@@ -361,7 +350,6 @@ def _memoized(steps: list[Step], spec: Any) -> Callable[[Any], Any]:
 
     Two concurrent calls may both compute it. The table holds elements as variants, without copies.
     """
-    import tensorflow as tf
     from tensorflow.python.data.ops import optional_ops
 
     nothing = tf.experimental.Optional.empty(spec)._variant_tensor
@@ -425,8 +413,6 @@ def _apply_step(step: Step, element: Any) -> Any:
 
 
 def _mapped(tagged: Any, step: Step) -> Any:
-    import tensorflow as tf
-
     def run_on_rows(tags: Any, element: Any) -> Any:
         made = _apply_step(step, element)
         if tags.shape.rank:  # a batch with the same number of rows

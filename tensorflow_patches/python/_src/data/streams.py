@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.mpi import config
 from tensorflow.mpi._src.data import (
     batch_shard,
@@ -174,8 +175,6 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
     If functions with side effects make them, every rank runs its own as often, so that what a
     script records while it yields is recorded on all ranks.
     """
-    import tensorflow as tf
-
     spec = packing.decode_spec(spec_of_rank_0, dataset.element_spec)
     packed = tf.data.Dataset.from_tensors(tf.constant([packing.END], tf.uint8)).repeat()
     input_stats.note_made(packed)
@@ -253,8 +252,6 @@ def agree(dataset: Any, label: str) -> Any:
       A tf.data.Dataset of batch_shard.MaybeShard elements, the same number on all ranks: it ends
       with the longest dataset; a rank whose dataset has ended gets stand-ins of weight 0.
     """
-    import tensorflow as tf
-
     spec = dataset.element_spec
     end = batch_shard.Counted(stand_in(spec.data), tf.constant(_ENDED, tf.int64))
     endless = dataset.concatenate(tf.data.Dataset.from_tensors(end).repeat())
@@ -304,8 +301,6 @@ def in_turn(stream: Stream) -> Any:
 
 def every_nth(dataset: Any, drop_remainder: bool) -> Any:
     """Element i belongs to rank i % size; each rank requests a whole turn at a time."""
-    import tensorflow as tf
-
     spec = dataset.element_spec
 
     def mine(*window: Any) -> Any:
@@ -327,8 +322,6 @@ def gather(vector: Any, name: Any) -> Any:
 
 def fill_epochs(dataset: Any, num_batches: int, steps: int) -> Any:
     """Lengthens each epoch of `num_batches` Counted elements to `steps`, which may be more."""
-    import tensorflow as tf
-
     spec = dataset.element_spec
     missing = steps - num_batches
 
@@ -345,14 +338,10 @@ def fill_epochs(dataset: Any, num_batches: int, steps: int) -> Any:
 
 def stand_in(spec: Any) -> Any:
     """A batch of `spec` without content: zeros, with one sample if the shape allows it."""
-    import tensorflow as tf
-
     return tf.nest.map_structure(_stand_in, spec)
 
 
 def _stand_in(spec: Any) -> Any:
-    import tensorflow as tf
-
     if isinstance(spec, tf.OptionalSpec):
         return tf.experimental.Optional.empty(spec._element_spec)
     if not hasattr(spec, "dtype"):  # an extension type, made of such tensors
@@ -368,8 +357,6 @@ def _stand_in(spec: Any) -> Any:
 
 def _ragged_stand_in(spec: Any, shape: list[int]) -> Any:
     """A ragged tensor of empty rows: as many as the spec requires, or one."""
-    import tensorflow as tf
-
     values = tf.zeros([0, *shape[spec.ragged_rank + 1 :]], spec.dtype)
     inner = [tf.zeros([1], spec.row_splits_dtype)] * (spec.ragged_rank - 1)
     outer = tf.zeros([shape[0] + 1], spec.row_splits_dtype)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.data import iterations
 
 _PACKAGE = "tensorflow.python.data."
@@ -259,8 +260,6 @@ def batched_again(dataset: Any, source: Any, size: int) -> Any:
 
     Tags are int64 scalars.
     """
-    import tensorflow as tf
-
     drops, told = dataset._drop_remainder, {"name": dataset._name}
     if _is(dataset, _PADDED_BATCH):
         shapes, values = dataset._padded_shapes, dataset._padding_values
@@ -273,7 +272,6 @@ def batched_again(dataset: Any, source: Any, size: int) -> Any:
 
 def _pads_to_one_shape(dataset: Any) -> bool:
     """Whether no shape depends on the longest element of a batch."""
-    import tensorflow as tf
     from tensorflow.python.data.util import nest
 
     shapes = tf.data.experimental.get_structure(dataset._input_dataset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.average import averaging, script_gradients
 from tensorflow.mpi._src.ddl import api
 from tensorflow.mpi._src.messaging import graph_collectives
@@ -20,8 +21,6 @@ def Init(user_gpuid: int = 0, mode: str = "", pci: bool = True) -> tuple[Any, An
       user_gpuid, pci: ignored; TensorFlow and the launcher choose a rank's GPU here.
       mode: such as "b:4x2"; "" accepts any number of ranks.
     """
-    import tensorflow as tf
-
     api.init(f"-mode {mode}" if mode else None)
     values = (api.rank(), api.size(), api.local_rank(), api.local_size(), api.local_gpuid())
     rank, size, local_rank, local_size, gpuid = (tf.constant(value, tf.int32) for value in values)
@@ -64,14 +63,10 @@ def AllReduceN(
 
 
 def _tensor(value: Any) -> Any:
-    import tensorflow as tf
-
     return tf.convert_to_tensor(value)
 
 
 def _reduced(tensors: list[Any], op: str) -> list[Any]:
-    import tensorflow as tf
-
     if group.group_size == 1:
         return [tf.identity(one) for one in tensors]
     names = [f"tensor {number}" for number in range(len(tensors))]
@@ -83,15 +78,11 @@ def _reduced(tensors: list[Any], op: str) -> list[Any]:
 
 
 def _mpi_allreduce(tensor: Any, op: str) -> Any:
-    import tensorflow as tf
-
     total = graph_collectives.collective("allreduce", tensor, None, "plain sum", 0)
     return total / tf.cast(group.group_size, total.dtype) if op == "avg" else total
 
 
 def _checked(result: Any, expected: Any, tolerance: float, number: int) -> Any:
-    import tensorflow as tf
-
     difference = tf.reduce_max(tf.abs(result - expected))
     most = tf.cast(tolerance, difference.dtype) * tf.reduce_max(tf.abs(expected))
     check = tf.debugging.assert_less_equal(
@@ -108,8 +99,6 @@ def grads_reduce(
     grads_and_vars: Sequence[tuple[Any, Any]], average: bool = True
 ) -> list[tuple[Any, Any]]:
     """The pairs with averaged or summed gradients; an optimizer does not average them again."""
-    import tensorflow as tf
-
     pairs = list(grads_and_vars)
     there = [i for i, (gradient, _) in enumerate(pairs) if gradient is not None]
     reduced = _reduced([pairs[i][0] for i in there], "avg" if average else "sum")

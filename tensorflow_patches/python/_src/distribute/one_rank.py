@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib, one_device_strategy
 
 
@@ -64,7 +65,6 @@ def _of_all_replicas(dataset: Any, replicas: int) -> Any:
     """Combines the batches for single replicas into one batch per step."""
     if replicas == 1:
         return dataset
-    import tensorflow as tf
 
     def together(*parts: Any) -> Any:
         batches = tf.data.Dataset.zip(parts if len(parts) > 1 else parts[0])

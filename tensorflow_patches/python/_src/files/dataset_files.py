@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.files import saves
 from tensorflow.mpi._src.runtime import group
 
@@ -24,8 +25,6 @@ def own_cache(cache: Any) -> Any:
     """Wraps tf.data's _cache, to use a folder of this rank."""
 
     def cached(dataset: Any, filename: Any, name: Any) -> Any:
-        import tensorflow as tf
-
         text = _text(filename)
         if not text or _is_whole(text):
             return cache(dataset, filename, name)

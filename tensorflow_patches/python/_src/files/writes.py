@@ -15,6 +15,7 @@ import os
 import weakref
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.files import appends, atomic, made, saves, versions
 from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.runtime import c_api, group, log
@@ -373,8 +374,6 @@ def writing_file(function: Any) -> Any:
     """Wraps tf.io.write_file in eager code; in a graph the op writes in place."""
 
     def write_file(filename: Any, contents: Any, name: Any = None) -> Any:
-        import tensorflow as tf
-
         path = filename.numpy() if hasattr(filename, "_numpy_internal") else filename
         eager = tf.executing_eagerly()
         whole = _begin(path) if eager and isinstance(path, (str, bytes)) else None

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.average import averaging, carrier, compiled, scope
 from tensorflow.mpi._src.global_batch import kinds, samples
 from tensorflow.mpi._src.global_batch.sites import Findings, Leaf, Plan, Planned, place
@@ -38,8 +39,6 @@ class Part:
     def __init__(
         self, shard: Any, plan: Plan | None = None, findings: Findings | None = None
     ) -> None:
-        import tensorflow as tf
-
         self.data = shard.data
         self.weight = getattr(shard, "weight", None)  # None: 1
         self._first, self._whole = getattr(shard, "first", None), getattr(shard, "whole", None)
@@ -84,8 +83,6 @@ class Part:
 
     def is_left(self) -> bool:
         """Whether eager code runs while the step is traced, as in an init_scope."""
-        import tensorflow as tf
-
         return self._graph is not None and tf.executing_eagerly()
 
     def is_of_step(self, graph: Any) -> bool:
@@ -120,8 +117,6 @@ class Part:
 
     def _rows(self, like: Any, parts: int) -> Any:
         """The length of `like`; without it `parts` times the number of samples of this part."""
-        import tensorflow as tf
-
         if like is not None:
             return samples.length(like)
         leaves = [leaf for leaf in tf.nest.flatten(self.data) if tf.is_tensor(leaf)]
@@ -135,8 +130,6 @@ class Part:
 
         None if it cannot be made.
         """
-        import tensorflow as tf
-
         if not isinstance(value, tf.Tensor):
             return None if isinstance(value, tf.__internal__.CompositeTensor) else Leaf.KEEP
         kind = self.kind(value)
@@ -162,8 +155,6 @@ class Part:
           leaf: the decision; None if there is none: then a first dimension is that of samples.
           what: a name for the average.
         """
-        import tensorflow as tf
-
         if leaf is None and tf.is_tensor(value):
             leaf = Leaf.GATHER if can_be_gathered(value) else Leaf.MEAN
         if leaf in (None, Leaf.KEEP) or not tf.is_tensor(value):
@@ -179,7 +170,6 @@ class Part:
 
     def gathered(self, data: Any) -> Any:
         """`data`, a structure of tensors, for the samples of all ranks."""
-        import tensorflow as tf
 
         def whole(leaf: Any) -> Any:
             return self.whole(leaf, Leaf.GATHER if can_be_gathered(leaf) else Leaf.KEEP, "batch")
@@ -188,8 +178,6 @@ class Part:
 
     def mean(self, value: Any, what: str, is_sum: bool = False) -> Any:
         """The whole batch's value of `value`, a mean or a sum over this part's samples."""
-        import tensorflow as tf
-
         if self.kind(value) is kinds.Kind.CONST:
             return value
         wide = value if value.dtype.is_floating else tf.cast(value, tf.float64)
@@ -222,8 +210,6 @@ class Part:
 
     def factor(self, term: kinds.Term) -> Any:
         """The factor for `term`, so that the weighted average is the whole batch's; None: 1."""
-        import tensorflow as tf
-
         if term.kind is kinds.Kind.SUM:
             return self.to_sum(term.tensor.dtype)
         ratio = term.ratio
@@ -244,8 +230,6 @@ class Part:
 
     def scaled(self, value: Any) -> Any:
         """`value`, a sum of `terms`, scaled so that its weighted average is the whole batch's."""
-        import tensorflow as tf
-
         terms = self.terms(value)
         if terms is None:
             return value
@@ -314,8 +298,6 @@ def of_whole(part: Part) -> Iterator[None]:
 
 def can_be_gathered(value: Any) -> bool:
     """Whether the ranks' rows of `value` can be gathered: not if it is ragged or sparse."""
-    import tensorflow as tf
-
     if not isinstance(value, tf.Tensor) or value.dtype in (tf.string, tf.variant, tf.resource):
         return False
     return value.shape.rank is not None and value.shape.rank > 0
@@ -323,16 +305,12 @@ def can_be_gathered(value: Any) -> bool:
 
 def to_sum(weight: Any, dtype: Any) -> Any:
     """The number of ranks divided by this rank's weight: it turns the average into a sum."""
-    import tensorflow as tf
-
     ranks = tf.constant(group.size, dtype)
     return ranks if weight is None else tf.math.divide_no_nan(ranks, tf.cast(weight, dtype))
 
 
 def gather_batch(x: Any) -> Any:
     """See tensorflow.mpi.gather_batch."""
-    import tensorflow as tf
-
     x = tf.convert_to_tensor(x)
     if x.shape.rank == 0:
         raise ValueError("tf.mpi.gather_batch takes samples along a first dimension, not a scalar")
@@ -355,8 +333,6 @@ def gather(x: Any, part: Part | None, alike: bool) -> Any:
       part: the part whose samples its rows are; None outside of Keras's steps.
       alike: every rank computes the same from the result, so its gradient need not be averaged.
     """
-    import tensorflow as tf
-
     source = _compiled(x, part) if compiled.is_compiled() else _gathered(x, part)
     if not x.dtype.is_floating:
         return source[0]
@@ -385,8 +361,6 @@ def _gathered(x: Any, part: Part | None) -> tuple[Any, Any]:
 
     The ranks' rows follow one another, whether they are all samples or those that a mask has left.
     """
-    import tensorflow as tf
-
     static = x.shape[0]
     if part is not None and part.weight is None and static and static == part.static_rows:
         whole = allgather(x)
@@ -413,8 +387,6 @@ def _gathered(x: Any, part: Part | None) -> tuple[Any, Any]:
 
 def _compiled(x: Any, part: Part | None) -> tuple[Any, Any]:
     """As _gathered, in a compiled function, which can only average: other ranks' rows are zeros."""
-    import tensorflow as tf
-
     if not x.shape.is_fully_defined() or (part is not None and part.weight is not None):
         raise NotImplementedError(
             "a loss or a metric that is not a mean over samples, or tf.mpi.gather_batch, needs the "
@@ -434,8 +406,6 @@ def _compiled(x: Any, part: Part | None) -> tuple[Any, Any]:
 
 def allgather(x: Any) -> Any:
     """All ranks' rows, in the order of ranks; not in compiled functions."""
-    import tensorflow as tf
-
     if tf.executing_eagerly():
         return graph_collectives.run_op("allgather", x, f"whole batch {next(_calls)}")
     label = "whole batch"
@@ -452,8 +422,6 @@ def send_distinct_gradient() -> None:
     average, of a gradient that differs, keeps it from warning.
     """
     global distinct_gradients_sent
-    import tensorflow as tf
-
     if distinct_gradients_sent or group.size == 1:
         return
     distinct_gradients_sent = 1
@@ -463,8 +431,6 @@ def send_distinct_gradient() -> None:
 
 def sum_over_ranks(value: Any, part: Part, what: str) -> Any:
     """The sum of a scalar over the ranks whose samples count; not differentiable."""
-    import tensorflow as tf
-
     wide = tf.cast(tf.stop_gradient(value), tf.float64)
     if part.counts is not None:
         wide = tf.where(part.counts, wide, tf.zeros_like(wide))

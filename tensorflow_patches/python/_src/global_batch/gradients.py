@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.global_batch import batch, loop_losses, own_gradients
 from tensorflow.mpi._src.global_batch.kinds import Kind, Term
 from tensorflow.mpi._src.global_batch.sites import LOSS, Findings, Why, place
@@ -33,8 +34,6 @@ def of_whole_batch(original: Any) -> Any:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        import tensorflow as tf
-
         part = batch.current()
         function = hooking.with_callers_autograph(original)
         trained = [_is_trained(source) for source in tf.nest.flatten(sources)]
@@ -58,8 +57,6 @@ def _is_trained(source: Any) -> bool:
 
 def _stand_in(part: Any, variable: Any) -> Any:
     """A placeholder for the average of the ranks' gradients, in a graph that never runs."""
-    import tensorflow as tf
-
     found = tf.zeros_like(variable)
     part.note(found, Kind.GRADIENT)
     return found
@@ -122,8 +119,6 @@ def _terms(part: Any, target: Any) -> list[Term] | None:
 
 def _scaled(part: Any, target: Any) -> tuple[Any, Any]:
     """A target and output_gradients whose gradient averages to the whole batch's over ranks."""
-    import tensorflow as tf
-
     site = part.planned.next("gradient")
     targets = tf.nest.flatten(target)
     # A static number of samples is a constant, which hides that a sum is divided by it. Therefore

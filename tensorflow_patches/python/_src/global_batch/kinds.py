@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import tensorflow as tf
 from tensorflow.mpi._src.global_batch import rules, rules_functions
 from tensorflow.mpi._src.global_batch.kind import (
     ADDITIVE,
@@ -270,8 +271,6 @@ def _itself(divisor: Any) -> Any:
 
 def _with(how: str, floor: Any) -> Callable[[Any], Any]:
     def of_whole(divisor: Any) -> Any:
-        import tensorflow as tf
-
         return tf.maximum(divisor, floor) if how == "Maximum" else divisor + floor
 
     return of_whole
@@ -322,8 +321,6 @@ class Term(NamedTuple):
         return factor
 
     def value(self) -> Any:
-        import tensorflow as tf
-
         return self.tensor * tf.cast(self.factor(), self.tensor.dtype)
 
 
@@ -386,7 +383,6 @@ def drawn(make: Callable[[], Any], draw: Draw, nested: bool = False) -> Any:
     Args:
       nested: whether it draws in a function that is traced once for all its callers.
     """
-    import tensorflow as tf
     from tensorflow.core.framework import attr_value_pb2
 
     if tf.executing_eagerly():

@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import tensorflow as tf
 from tensorflow.mpi._src.global_batch import batch
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
 from tensorflow.mpi._src.global_batch.sites import Findings, How, Leaf, Site, Why
@@ -64,8 +65,6 @@ class _Given:
     """The arguments of a call, as tensors, and the masks that Keras has attached to predictions."""
 
     def __init__(self, keras: Keras, y_true: Any, y_pred: Any, sample_weight: Any) -> None:
-        import tensorflow as tf
-
         self.keras = keras
         self.arguments = tf.nest.map_structure(_tensor, (y_true, y_pred, sample_weight))
         self.masks = [keras.mask_of(one) for one in tf.nest.flatten(self.arguments[1])]
@@ -76,14 +75,11 @@ class _Given:
         return self.masks[0] if len(self.masks) == 1 else None
 
     def leaves(self) -> list[Any]:
-        import tensorflow as tf
-
         return [*tf.nest.flatten(self.arguments), *self.masks]
 
 
 def _tensor(value: Any) -> Any:
     import numpy as np
-    import tensorflow as tf
 
     return tf.convert_to_tensor(value) if isinstance(value, np.ndarray) else value
 
@@ -92,8 +88,6 @@ def _looked_at(
     part: Any, findings: Findings, loss: Any, function: Any, given: _Given, reduces: bool
 ) -> Any:
     """Decides how the loss is computed; returns its value in the analyzed graph."""
-    import tensorflow as tf
-
     site, mark = findings.enter("loss")
     value = function(loss, *given.arguments)
     kind = part.kind(value)
@@ -128,8 +122,6 @@ def _looked_at(
 
 def _gives_rows(part: Any, loss: Any, given: _Given) -> bool:
     """Whether the `call` of a loss of Keras's form returns one value per sample."""
-    import tensorflow as tf
-
     mark = part.findings.mark()
     rows = hooking.with_callers_autograph(loss.call)(*given.arguments[:2])
     part.findings.restart(mark)  # the step itself calls it once
@@ -138,8 +130,6 @@ def _gives_rows(part: Any, loss: Any, given: _Given) -> bool:
 
 def _of_whole(part: Any, site: Site | None, loss: Any, function: Any, given: _Given) -> Any:
     """The loss of the whole batch; without a decision, all with a first dimension is gathered."""
-    import tensorflow as tf
-
     leaves: list[Leaf | None] = list(site.leaves) if site is not None else []
     leaves += [None] * (len(given.leaves()) - len(leaves))
     whole = [part.whole(one, leaf, loss.name) for one, leaf in zip(given.leaves(), leaves)]
@@ -164,8 +154,6 @@ def _reduction(loss: Any) -> str:
 
 def _divisor(loss: Any, given: _Given, dtype: Any) -> Any:
     """The sum of weights or mask that Keras divides by; None if it is the number of samples."""
-    import tensorflow as tf
-
     weights, mask = given.arguments[2], given.mask
     if _reduction(loss) == "mean_with_sample_weight":
         return _weights(weights, mask, dtype)
@@ -175,8 +163,6 @@ def _divisor(loss: Any, given: _Given, dtype: Any) -> Any:
 
 
 def _scaled(loss: Any, part: Any, site: Site, value: Any, given: _Given) -> Any:
-    import tensorflow as tf
-
     if site.terms == [Kind.SUM] or (site.terms == [Kind.ROWS] and _sums(loss)):
         return value * part.to_sum(value.dtype)
     if site.terms != [Kind.ROWS]:
@@ -189,8 +175,6 @@ def _scaled(loss: Any, part: Any, site: Site, value: Any, given: _Given) -> Any:
 
 def _weights(sample_weight: Any, mask: Any, dtype: Any) -> Any:
     """The sum of the weights of samples that are not masked."""
-    import tensorflow as tf
-
     if sample_weight is None:
         return None if mask is None else tf.reduce_sum(tf.cast(mask, dtype))
     weights = tf.cast(_tensor(sample_weight), dtype)

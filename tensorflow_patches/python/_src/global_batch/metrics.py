@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
+import tensorflow as tf
 from tensorflow.mpi._src.global_batch import batch, results, states
 from tensorflow.mpi._src.global_batch.kinds import Kind
 from tensorflow.mpi._src.global_batch.sites import Findings, How, Leaf, Site, Why
@@ -52,8 +53,6 @@ def _looked_at(
     part: Any, findings: Findings, metric: Any, function: Any, args: Any, kwargs: Any
 ) -> Any:
     """Decides how the metric is updated; updates it in the analyzed graph."""
-    import tensorflow as tf
-
     site, mark = findings.enter("metric")
     graph = tf.compat.v1.get_default_graph()
     first = len(graph.get_operations())
@@ -89,8 +88,6 @@ def _looked_at(
 
 def _of_part(part: Any, site: Site, metric: Any, function: Any, args: Any, kwargs: Any) -> Any:
     """Updates by this rank's part; what grows once per batch grows by this rank's share."""
-    import tensorflow as tf
-
     # An argument that is present only with static shapes is a weight that counts samples.
     counts_samples = site.given != _given(args, kwargs)
     variables = [] if counts_samples else variables_of(metric)
@@ -105,8 +102,6 @@ def _of_part(part: Any, site: Site, metric: Any, function: Any, args: Any, kwarg
 
 def form(args: Any, kwargs: Any) -> tuple[Any, ...]:
     """Describes arguments: which of them are arrays, and which may have samples."""
-    import tensorflow as tf
-
     return (*sorted(kwargs), *(_rank(one) for one in tf.nest.flatten(_arrays(args, kwargs))))
 
 
@@ -128,7 +123,6 @@ def _array(one: Any) -> Any:
 def _rank(one: Any) -> Any:
     """The rank of an array, "any" if unknown; None for what is not an array."""
     import numpy as np
-    import tensorflow as tf
 
     if not isinstance(one, (tf.Tensor, np.ndarray)):
         return None
@@ -144,8 +138,6 @@ def adds(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool | None]] |
       The metric's variables, each with its Site.once; None if the update does anything else to its
       state than adding, or cannot be analyzed.
     """
-    import tensorflow as tf
-
     arrays = _arrays(args, kwargs)
     given = tf.nest.flatten(arrays)
     specs = {
@@ -194,8 +186,6 @@ def _given(args: Any, kwargs: Any) -> list[str]:
 def _of_whole(
     part: Any, site: Site | None, metric: Any, function: Any, args: Any, kwargs: Any
 ) -> Any:
-    import tensorflow as tf
-
     given = tf.nest.flatten((args, kwargs))
     leaves: list[Leaf | None] = list(site.leaves) if site is not None else []
     leaves += [None] * (len(given) - len(leaves))
@@ -210,8 +200,6 @@ def _of_whole(
 
 def variables_of(metric: Any) -> list[Any]:
     """Its tf.Variables, including those of metrics that it contains."""
-    import tensorflow as tf
-
     found = [unwrap.tf_variable(variable) for variable in metric.variables]
     return [variable for variable in found if isinstance(variable, tf.Variable)]
 
@@ -250,8 +238,6 @@ def reset(original: Any) -> Any:
 
 def begin(metric: Any) -> None:
     """Declares that the current state of `metric` is the same on all ranks."""
-    import tensorflow as tf
-
     with tf.init_scope():
         for variable in variables_of(metric) if tf.executing_eagerly() else ():
             if variable.is_initialized() and not holds_sums(variable):
@@ -260,8 +246,6 @@ def begin(metric: Any) -> None:
 
 def put_sum(variable: Any, total: Any) -> None:
     """In a graph: assigns `total`, a sum over all ranks, to `variable`."""
-    import tensorflow as tf
-
     if _SUMMED not in variable.__dict__:
         with tf.init_scope():
             variable.__dict__[_SUMMED] = tf.Variable(tf.zeros_like(variable), trainable=False)
@@ -282,7 +266,6 @@ def holds_sums(variable: Any) -> bool:
 
 def _still_holds(variable: Any, value: Any) -> bool:
     import numpy as np
-    import tensorflow as tf
 
     if not tf.executing_eagerly():
         return False

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.global_batch import kinds
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
 
@@ -47,7 +48,6 @@ def _with_own_gradients(part: Any, target: Any) -> Iterator[Any]:
 
 
 def _is_by_sample(part: Any, op: Any) -> bool:
-    import tensorflow as tf
     from tensorflow.python.framework import ops
 
     gradient = ops.gradient_registry.lookup(op.node_def.attr[_GRADIENT].s.decode())

@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import tensorflow as tf
 from tensorflow.mpi._src.global_batch import batch, kinds, results, states
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
 from tensorflow.mpi._src.global_batch.sites import Findings, How, Plan, Verdict, Why, place
@@ -96,8 +97,6 @@ def current(model: Any, step_name: str) -> Plan | None:
 
 
 def _described(spec: Any) -> str:
-    import tensorflow as tf
-
     return repr(tf.nest.map_structure(_with_unknown_rows, spec))
 
 
@@ -141,16 +140,12 @@ def _make(step: Step, spec: Any, is_even: bool, why: str | None, whole_batches: 
 
 
 def _has_static_rows(spec: Any) -> bool:
-    import tensorflow as tf
-
     shapes = [leaf.shape for leaf in tf.nest.flatten(spec) if hasattr(leaf, "shape")]
     return all(shape[:1].is_fully_defined() for shape in shapes)
 
 
 def _can_be_gathered(spec: Any, compiled: bool, even: bool) -> bool:
     """Whether the batches of the ranks can be gathered into one."""
-    import tensorflow as tf
-
     dense = all(
         isinstance(leaf, tf.TensorSpec) and leaf.dtype != tf.string
         for leaf in tf.nest.flatten(spec)
@@ -160,8 +155,6 @@ def _can_be_gathered(spec: Any, compiled: bool, even: bool) -> bool:
 
 
 def _analyze(step: Step, spec: Any, whole_batches: bool) -> Findings:
-    import tensorflow as tf
-
     specs = [_with_unknown_rows(leaf) for leaf in tf.nest.flatten(spec)]
     present = [one for one in specs if one is not None]
     found: list[Findings] = []
@@ -318,8 +311,6 @@ def _first_line(error: Exception) -> str:
 
 def _judge_outputs(step: Step, part: batch.Part, findings: Findings, outputs: Any) -> None:
     """Analyzes what the step returns."""
-    import tensorflow as tf
-
     if step.call == "predict":
         for one in tf.nest.flatten(outputs):
             if isinstance(one, tf.Tensor) and part.kind(one) not in {*ROWS, Kind.CONST}:
@@ -426,8 +417,6 @@ def _name(model: Any, handle: Any) -> str:
 
 def _with_unknown_rows(leaf: Any) -> Any:
     """The spec with an unknown number of samples; None for what is not a tensor."""
-    import tensorflow as tf
-
     if isinstance(leaf, (tf.Tensor, tf.TensorSpec)):
         shape = leaf.shape
         return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, leaf.dtype)

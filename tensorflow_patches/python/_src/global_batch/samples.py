@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 
 def is_batched(spec: Any) -> bool:
     """Whether what `spec` describes has samples along its first dimension."""
-    import tensorflow as tf
-
     if not isinstance(spec, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):
         return _is_batched_otherwise(spec)
     return spec.shape.rank is None or spec.shape.rank > 0
@@ -17,7 +17,6 @@ def is_batched(spec: Any) -> bool:
 def _is_batched_otherwise(spec: Any) -> bool:
     """Whether it is a batch of a type that defines its samples: a BatchableExtensionType, or the
     type of a graph library."""
-    import tensorflow as tf
     from tensorflow.python.framework import type_spec
 
     if isinstance(spec, tf.OptionalSpec) or not isinstance(spec, type_spec.BatchableTypeSpec):
@@ -31,7 +30,6 @@ def _is_batched_otherwise(spec: Any) -> bool:
 
 def length(part: Any) -> Any:
     """The number of samples of `part`: an int64 scalar, a constant if the shape is static."""
-    import tensorflow as tf
     from tensorflow.python.framework import composite_tensor
 
     if isinstance(part, tf.SparseTensor):

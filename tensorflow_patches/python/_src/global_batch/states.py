@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.average import carrier
 from tensorflow.mpi._src.global_batch import kinds
 from tensorflow.mpi._src.global_batch.batch import Part
@@ -31,8 +32,6 @@ _READS = {"ReadVariableOp", "VarHandleOp", "Const"}
 @contextlib.contextmanager
 def kept(model: Any, part: Part) -> Iterator[None]:
     """Around a step: if its samples do not count, undoes the changes that they have made."""
-    import tensorflow as tf
-
     if part.counts is None:
         yield
         return
@@ -60,8 +59,6 @@ def kept(model: Any, part: Part) -> Iterator[None]:
 
 
 def _values(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
-    import tensorflow as tf
-
     found = [unwrap.tf_variable(variable) for variable in variables]
     return [
         (variable, tf.identity(variable))
@@ -71,8 +68,6 @@ def _values(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
 
 
 def _restore_unless(counts: Any, before: list[tuple[Any, Any]]) -> None:
-    import tensorflow as tf
-
     def restore() -> Any:
         for variable, value in before:
             variable.assign(value)
@@ -107,8 +102,6 @@ def made_of_samples(graph: Any, operations: Iterable[Any] | None, part: Part) ->
     Args:
       operations: the operations of `graph` to look at; None: all.
     """
-    import tensorflow as tf
-
     leaves = {
         kinds.key(leaf)
         for leaf in tf.nest.flatten(part.data, expand_composites=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 _SMALL = 1e-8  # a squared norm below this counts as zero
 
 
@@ -22,16 +24,12 @@ def combine(rows: Any, size: int) -> Any:
 
 
 def _pair(a: Any, b: Any) -> Any:
-    import tensorflow as tf
-
     wide_a, wide_b = tf.cast(a, tf.float64), tf.cast(b, tf.float64)
     dot = tf.reduce_sum(wide_a * wide_b)
     return tf.cast(_coefficient(wide_a, dot) * wide_a + _coefficient(wide_b, dot) * wide_b, a.dtype)
 
 
 def _coefficient(tensor: Any, dot: Any) -> Any:
-    import tensorflow as tf
-
     square = tf.reduce_sum(tf.square(tensor))
     known = square >= _SMALL
     return tf.where(known, 1.0 - dot / (2.0 * tf.where(known, square, 1.0)), 1.0)

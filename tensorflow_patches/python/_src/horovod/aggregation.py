@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.horovod import gradients
 from tensorflow.mpi._src.horovod.process_sets import ProcessSet
 
@@ -27,8 +28,6 @@ class Aggregation:
         self.counter = self._variable(lambda: 0, "aggregation_counter", (), "int32")
 
     def _variable(self, initial: Callable[[], Any], name: str, shape: Any, dtype: Any) -> Any:
-        import tensorflow as tf
-
         if self._of_graph:
             return tf.compat.v1.get_variable(
                 f"aggregation_variables_{self._reducer.name}/{name}",
@@ -47,8 +46,6 @@ class Aggregation:
     def compute_gradients(self, new: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Adds the gradients to the sums. After the last of the passes, returns the reduced sums
         for the optimizer to apply; before that, values that it must not use. None stays None."""
-        import tensorflow as tf
-
         dense = [self._dense(gradient) for gradient in new]
         there = [i for i, gradient in enumerate(dense) if gradient is not None]
         for i in there:
@@ -73,8 +70,6 @@ class Aggregation:
         return out
 
     def _reduced(self, variables: list[Any], places: list[int]) -> list[Any]:
-        import tensorflow as tf
-
         sums = [tf.identity(self._sums[i].read_value()) for i in places]
         reduced = self._reducer.reduce(sums, variables)
         if self._average:
@@ -86,8 +81,6 @@ class Aggregation:
             return [tf.identity(one) for one in reduced]
 
     def _dense(self, gradient: Any) -> Any:
-        import tensorflow as tf
-
         if not isinstance(gradient, tf.IndexedSlices):
             return gradient
         if not self._reducer.sparse_as_dense:
@@ -102,7 +95,6 @@ class Aggregation:
     ) -> Any:
         """Calls `apply` after the last of the passes, otherwise `count_step`. `after`: the
         gradients that compute_gradients returned."""
-        import tensorflow as tf
 
         def with_token(function: Callable[[], Any]) -> Callable[[], Any]:
             def run() -> Any:
@@ -182,8 +174,6 @@ class Helper:
 
 def _ops(values: Sequence[Any]) -> list[Any]:
     """The values as control dependencies; in eager code, none."""
-    import tensorflow as tf
-
     if tf.executing_eagerly():
         return []
     return [value for value in tf.nest.flatten(values) if value is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.mpi._src.horovod import basics, gradients, objects, reductions
 from tensorflow.mpi._src.runtime import log
 
@@ -40,8 +41,6 @@ class _Broadcast:
         self.broadcast_done = True
 
     def _broadcast(self) -> None:
-        import tensorflow as tf
-
         if tf.executing_eagerly():
             mine = [v for v in self.model.variables if gradients.key_of(v) not in self._local]
             own = getattr(self.model, "optimizer", None)

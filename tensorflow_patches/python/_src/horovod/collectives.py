@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.mpi._src.horovod import adasum, basics, process_sets
 from tensorflow.mpi._src.horovod.process_sets import ProcessSet, global_process_set
 from tensorflow.mpi._src.messaging import collectives as arrays
@@ -36,8 +37,6 @@ def chosen_op(op: Any, average: Any) -> int:
 
 def run(kind: str, tensor: Any, name: str | None, process_set: ProcessSet, **more: Any) -> Any:
     """Runs a collective of tf.mpi over the ranks of `process_set`; a single rank gets a copy."""
-    import tensorflow as tf
-
     basics.state()
     tensor = tf.convert_to_tensor(tensor)
     ranks = process_sets.members(process_set)
@@ -53,8 +52,6 @@ def run(kind: str, tensor: Any, name: str | None, process_set: ProcessSet, **mor
 
 def _scaled(tensor: Any, factor: float) -> Any:
     """Scales integers in float64 and half in float32, and rounds once."""
-    import tensorflow as tf
-
     if factor == 1.0:
         return tensor
     if tensor.dtype in (tf.float16, tf.bfloat16):
@@ -68,7 +65,6 @@ def _scaled(tensor: Any, factor: float) -> Any:
 
 def _with_gradient(function: Callable[[Any], Any], gradient: Callable[[Any], Any]) -> Any:
     """`function` of one tensor, with `gradient` as the function of its upstream gradient."""
-    import tensorflow as tf
 
     @tf.custom_gradient
     def both(tensor: Any) -> Any:
@@ -90,8 +86,6 @@ def allreduce(
 
     As in Horovod, the gradient is the same reduction of the upstream gradient.
     """
-    import tensorflow as tf
-
     if op not in (Average, Sum, Adasum, Min, Max, Product):
         raise ValueError(
             f"hvd.allreduce: op={op!r} is unknown; accepted: Average, Sum, Adasum, Min, Max, "
@@ -129,8 +123,6 @@ def allgather(
 
     The gradient is the average of the upstream gradients of this rank's rows.
     """
-    import tensorflow as tf
-
     tensor = tf.convert_to_tensor(tensor)
     back = name and f"{name} gradient"
 
@@ -146,8 +138,6 @@ def allgather(
 
 def _my_rows(tensor: Any, name: str | None, process_set: ProcessSet) -> tuple[Any, Any]:
     """Where this rank's rows of an allgather begin, and their number."""
-    import tensorflow as tf
-
     rows = tf.shape(tensor, out_type=tf.int64)[:1]
     everyone = run("allgather", rows, name and f"{name} rows", process_set)
     place = process_set.rank()
@@ -165,8 +155,6 @@ def broadcast(
 
     The gradient is the average of the upstream gradients on the root, and zeros elsewhere.
     """
-    import tensorflow as tf
-
     if root_rank not in process_sets.members(process_set):
         raise tf.errors.InvalidArgumentError(
             None, None, f"hvd.broadcast: root_rank={root_rank} is not in {process_set}"
@@ -199,8 +187,6 @@ def alltoall(
     Without `splits` all slices have the same number of rows. The gradient is sent back to the rank
     that each slice came from.
     """
-    import tensorflow as tf
-
     tensor = tf.convert_to_tensor(tensor)
     size = len(process_sets.members(process_set))
     given = _equal_splits(tensor, size) if splits is None else tf.convert_to_tensor(splits)
@@ -228,8 +214,6 @@ def alltoall(
 
 
 def _equal_splits(tensor: Any, size: int) -> Any:
-    import tensorflow as tf
-
     rows = tf.shape(tensor)[0]
     check = tf.debugging.assert_equal(
         rows % size,
@@ -241,8 +225,6 @@ def _equal_splits(tensor: Any, size: int) -> Any:
 
 
 def _check_splits(tensor: Any, splits: Any, size: int) -> list[Any]:
-    import tensorflow as tf
-
     if splits.shape.rank == 1 and splits.shape[0] not in (None, size):
         raise tf.errors.InvalidArgumentError(
             None, None, f"hvd.alltoall got {splits.shape[0]} splits for {size} ranks"
@@ -259,8 +241,6 @@ def _exchange(
     tensor: Any, splits: Any, name: str | None, size: int, process_set: ProcessSet
 ) -> tuple[Any, Any]:
     """(this rank's slices of all ranks' tensors, the number of rows of each)."""
-    import tensorflow as tf
-
     place = process_set.rank()
     rows = tf.shape(tensor, out_type=tf.int64)[:1]
     mine = tf.concat([rows, tf.cast(splits, tf.int64)], 0)[tf.newaxis]
@@ -285,8 +265,6 @@ def reducescatter(
 ) -> Any:
     """This rank's rows of an allreduce; the first ranks get one more if they do not divide
     evenly."""
-    import tensorflow as tf
-
     if op not in (Average, Sum):
         raise NotImplementedError("hvd.reducescatter supports Average and Sum only")
     tensor = tf.convert_to_tensor(tensor)
@@ -325,8 +303,6 @@ def join() -> Any:
     Meanwhile the other ranks average gradients without this one, and rank 0 reports that. Any other
     allreduce needs all ranks, and fails with an error.
     """
-    import tensorflow as tf
-
     basics.state()
     if not group.connected():
         return tf.constant(0)
@@ -338,7 +314,5 @@ def join() -> Any:
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits for all ranks of `process_set`, in eager code. Horovod has this for PyTorch only."""
-    import tensorflow as tf
-
     with tf.init_scope():
         run("allreduce", tf.zeros([1]), None, process_set, op="sum")

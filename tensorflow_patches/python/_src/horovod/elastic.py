@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.horovod import basics, objects
 
 
@@ -76,8 +77,6 @@ class _VariablesState(ObjectState):
     """Variables and Python objects."""
 
     def __init__(self, **kwargs: Any) -> None:
-        import tensorflow as tf
-
         self._eager = tf.executing_eagerly()
         super().__init__(**kwargs)
         self._keep()
@@ -87,16 +86,12 @@ class _VariablesState(ObjectState):
 
     def _session(self) -> Any:
         """In graph mode, the session that holds the values: compat.v1 Keras's."""
-        import tensorflow as tf
-
         return tf.compat.v1.keras.backend.get_session()
 
     def _broadcast(self) -> Any:
         return objects.broadcast_variables(self._variables(), 0)
 
     def _keep(self) -> None:
-        import tensorflow as tf
-
         variables = self._variables()
         if self._eager:
             self._values = [tf.identity(variable) for variable in variables]
@@ -128,8 +123,6 @@ class TensorFlowState(_VariablesState):
     """tf.Variables and Python objects."""
 
     def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
-        import tensorflow as tf
-
         self.variables = list(variables or tf.compat.v1.global_variables())
         self.session = session
         if not tf.executing_eagerly():

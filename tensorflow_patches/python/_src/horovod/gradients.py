@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.average import averaging, scope
 from tensorflow.mpi._src.horovod import process_sets, reductions
 from tensorflow.mpi._src.horovod.collectives import Average, Sum
@@ -77,8 +78,6 @@ class Reducer:
 
         None stays None. As in Horovod, local gradients are divided by the number of ranks.
         """
-        import tensorflow as tf
-
         size = len(process_sets.members(self.process_set))
         out: list[Any] = list(gradients)
         new = []
@@ -111,8 +110,6 @@ class Reducer:
         return [self.one(gradient) for gradient in gradients]
 
     def _averaged(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        import tensorflow as tf
-
         # Not the variables' names: one rank may have created, and so numbered, a layer more.
         names = [f"gradient {number}" for number in range(len(gradients))]
         label = self._label(gradients, variables)
@@ -152,8 +149,6 @@ class Reducer:
 
     def one(self, gradient: Any) -> Any:
         """Reduces one gradient by an allreduce of its own."""
-        import tensorflow as tf
-
         dense = not isinstance(gradient, tf.IndexedSlices)
         scale = self.gradient_predivide_factor if dense and self.op == Average else 1.0
         return reductions.allreduce(
@@ -194,16 +189,12 @@ def key_of(variable: Any) -> Any:
 
 def mark(gradient: Any) -> None:
     """Marks `gradient` as reduced."""
-    import tensorflow as tf
-
     if gradient is None:
         return
     setattr(gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient, _MARK, True)
 
 
 def is_reduced(gradient: Any) -> bool:
-    import tensorflow as tf
-
     if isinstance(gradient, tf.IndexedSlices):
         gradient = gradient.values
     return bool(getattr(gradient, _MARK, False))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.horovod import gradients, tape
 from tensorflow.mpi._src.horovod.aggregation import Aggregation
 from tensorflow.mpi._src.horovod.collectives import Average, Sum
@@ -67,8 +68,6 @@ class Reducing:
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> list[tuple[Any, Any]]:
         """The reduced gradients, with their variables, of a loss or of a function returning one."""
-        import tensorflow as tf
-
         if callable(loss):
             with tf.GradientTape() as tape:
                 flat = tf.nest.flatten(var_list() if callable(var_list) else var_list)
@@ -109,8 +108,6 @@ class _OfKeras3(Reducing):
         if variables is None:
             variables = self._trainable_variables  # type: ignore[attr-defined]
         elif not self.built:  # type: ignore[attr-defined]
-            import tensorflow as tf
-
             with tf.init_scope():
                 self.build(list(variables))  # type: ignore[attr-defined]
 
@@ -134,8 +131,6 @@ class _OfTfKeras(Reducing):
             return base.apply_gradients(pairs, *args, **kwargs)
         grads, variables = zip(*pairs, strict=True)
         if self._agg_helper is not None and hasattr(self, "build"):
-            import tensorflow as tf
-
             with tf.init_scope():
                 self.build(list(variables))
 

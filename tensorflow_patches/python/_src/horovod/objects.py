@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.mpi._src.horovod import basics, collectives, process_sets
 from tensorflow.mpi._src.horovod.process_sets import ProcessSet, global_process_set
 from tensorflow.mpi._src.messaging import collectives as arrays
@@ -21,8 +22,6 @@ def broadcast_variables(
 ) -> Any:
     """Assigns rank `root_rank`'s values on every rank: immediately in eager code, otherwise by the
     operation that is returned. All ranks pass the same number of variables in the same order."""
-    import tensorflow as tf
-
     _check_root(root_rank, process_set)
     assigned = []
     for variable in variables:
@@ -50,7 +49,6 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Like broadcast_variables(), but returns the new values."""
-    import tensorflow as tf
     from tensorflow.python.ops import resource_variable_ops
 
     if len({resource_variable_ops.is_resource_variable(one) for one in variables}) > 1:
@@ -72,8 +70,6 @@ def broadcast_(
 
 def broadcast_global_variables(root_rank: int) -> Any:
     """An operation that broadcasts a v1 graph's global variables. RuntimeError in eager code."""
-    import tensorflow as tf
-
     if tf.executing_eagerly():
         raise RuntimeError(
             "hvd.broadcast_global_variables() does not support eager execution. Please use "
@@ -142,8 +138,6 @@ def _gather(data: bytes, kind: str, name: str | None, process_set: ProcessSet) -
 
 
 def _allgather(array: Any, name: str, ranks: list[int]) -> Any:
-    import tensorflow as tf
-
     if len(ranks) == basics.size():
         return arrays.run("allgather", array, name, of_script=True)
     with tf.init_scope():

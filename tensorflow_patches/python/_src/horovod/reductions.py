@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.horovod import collectives, process_sets
 from tensorflow.mpi._src.horovod.collectives import Adasum, Average, Sum
 from tensorflow.mpi._src.horovod.process_sets import ProcessSet, global_process_set
@@ -42,15 +43,11 @@ class FP16Compressor(Compressor):
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        import tensorflow as tf
-
         floating = tensor.dtype.is_floating
         return (tf.cast(tensor, tf.float16) if floating else tensor), tensor.dtype
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        import tensorflow as tf
-
         return tf.cast(tensor, ctx) if ctx.is_floating else tensor
 
 
@@ -60,8 +57,6 @@ class Compression:
 
 
 def on_device(device: str) -> contextlib.AbstractContextManager[Any]:
-    import tensorflow as tf
-
     context: contextlib.AbstractContextManager[Any] = tf.device(device)
     return context if device else contextlib.nullcontext()
 
@@ -105,8 +100,6 @@ def allreduce(
     For IndexedSlices returns all ranks' rows, concatenated in rank order, and divided by the number
     of ranks for an average.
     """
-    import tensorflow as tf
-
     op = collectives.chosen_op(op, average)
     if isinstance(tensor, tf.IndexedSlices):
         check_sparse(op, prescale_factor, postscale_factor)
@@ -124,8 +117,6 @@ def allreduce(
 
 
 def _allreduce_slices(slices: Any, op: int, name: str | None, process_set: ProcessSet) -> Any:
-    import tensorflow as tf
-
     values = collectives.allgather(
         slices.values, name and f"{name} values", process_set=process_set
     )
@@ -183,8 +174,6 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Any:
     """This rank's rows of the reduction; the first dimension is divided among the ranks."""
-    import tensorflow as tf
-
     with on_device(device_dense):
         compressed, context = compression.compress(tf.convert_to_tensor(tensor))
         reduced = collectives.reducescatter(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.horovod import gradients
 from tensorflow.mpi._src.horovod.collectives import Average
 from tensorflow.mpi._src.horovod.process_sets import ProcessSet, global_process_set
@@ -22,8 +23,6 @@ class _Reducing:
     def gradient(
         self, target: Any, sources: Any, output_gradients: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        import tensorflow as tf
-
         kwargs.pop("use_generic_names", None)
         own = super().gradient(target, sources, output_gradients, *args, **kwargs)  # type: ignore[misc]
         flat_sources = tf.nest.flatten(sources)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import tensorflow as tf
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import averaging, scope
 from tensorflow.mpi._src.global_batch import batch
@@ -34,8 +35,6 @@ def over_ranks(own_moments: Any) -> Any:
     """Wraps Keras 3's BatchNormalization._moments."""
 
     def moments(self: Any, inputs: Any, mask: Any) -> Any:
-        import tensorflow as tf
-
         found = of_layer(self, inputs, self._reduction_axes, mask)
         if found is None:
             return own_moments(self, inputs, mask)
@@ -54,8 +53,6 @@ def of_layer(
     Args:
       own: computes this rank's Moments, if they should not be computed here.
     """
-    import tensorflow as tf
-
     if _is_traced(layer):
         return _constants(layer, inputs, axes)
     if not _is_of_all_ranks(layer):
@@ -81,8 +78,6 @@ def _is_traced(layer: Any) -> bool:
 
 def _constants(layer: Any, inputs: Any, axes: Sequence[int]) -> Moments:
     """Moments for an analyzed step, as constants on every rank."""
-    import tensorflow as tf
-
     findings = batch.current().findings
     shape = [1 if axis in axes else size for axis, size in enumerate(inputs.shape)]
 
@@ -133,8 +128,6 @@ def _is_of_all_ranks(layer: Any) -> bool:
 
 def _why_not(layer: Any, asked: bool) -> str:
     """Why a layer normalizes by a rank's part of a batch; "" if it does not."""
-    import tensorflow as tf
-
     if _has_virtual_batches(layer):
         return "its virtual batches are made of each rank's samples"
     if asked:
@@ -152,8 +145,6 @@ def _why_not(layer: Any, asked: bool) -> str:
 
 def _of_part(x: Any, axes: Sequence[int], mask: Any) -> Moments:
     """The moments of this rank's samples; arbitrary if it has none."""
-    import tensorflow as tf
-
     if mask is None:
         mean, variance = tf.nn.moments(x, axes, keepdims=True)
         return Moments(mean, variance, tf.cast(tf.size(x) / tf.size(mean), tf.float64))
@@ -174,8 +165,6 @@ def combined(own: Moments, label: str) -> Moments:
 
     In float64, so that E[x^2] - E[x]^2 loses nothing that float32 could show.
     """
-    import tensorflow as tf
-
     weight, count = scope.current_weight(), own.count
     same_scope = scope.capture_scope()
     # A rank without numbers contributes zeros, even if it has NaN.

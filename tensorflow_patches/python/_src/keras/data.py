@@ -12,6 +12,7 @@ import functools
 import math
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.data import batch_shard, dataset_shard, feeds, python_batches, seeds
 from tensorflow.mpi._src.global_batch import plan
 from tensorflow.mpi._src.interpose import hooking
@@ -86,8 +87,6 @@ class _Adapter:
 
 def _take_shard(iterator: Any) -> None:
     """Replaces the dataset of a new TFEpochIterator by this rank's part of it."""
-    import tensorflow as tf
-
     generator = hooking.used(
         "keras.src.trainers.data_adapters.generator_data_adapter:GeneratorDataAdapter"
     )
@@ -228,8 +227,6 @@ def _build_states(model: Any, shard: Any) -> None:
     metrics unchanged would not know their values, and an eager step would compute its first
     gradient from weights that are not synchronized yet.
     """
-    import tensorflow as tf
-
     if shard is None:
         return
     needed = model.run_eagerly or isinstance(shard, batch_shard.MaybeShard)

@@ -19,6 +19,7 @@ import threading
 import weakref
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.average import averaging, scope
 from tensorflow.mpi._src.data import dataset_shard
 from tensorflow.mpi._src.global_batch import batch, metrics, states
@@ -158,8 +159,6 @@ def read(original: Any) -> Any:
 
 def _graph() -> Any:
     """The graph to which this thread adds operations; None in eager code."""
-    import tensorflow as tf
-
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
@@ -254,8 +253,6 @@ def _sum_in_graph(noted: _Noted, before: dict[int, Any], done: set[int]) -> None
     Args:
       done: ids of variables of nested metrics that are done already.
     """
-    import tensorflow as tf
-
     added = []
     for variable, how in noted.states or ():
         own = unwrap.tf_variable(variable)

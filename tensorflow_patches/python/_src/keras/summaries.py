@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.global_batch import batch, kinds
 from tensorflow.mpi._src.runtime import log
@@ -24,8 +25,6 @@ def noting_part(write: Any) -> Any:
 
 
 def _is_of_part(value: Any) -> bool:
-    import tensorflow as tf
-
     part = batch.current()
     if (
         part is None

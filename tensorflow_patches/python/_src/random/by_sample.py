@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.random import philox
 from tensorflow.mpi._src.runtime import threads
 
@@ -29,7 +30,6 @@ class _Keyed:
     def key_and_counter(self, seeds: Any) -> tuple[Any, Any] | None:
         """Philox's key and counter for the next draw with `seeds`; None in code that may run
         several times for a sample: a loop, or a nested function."""
-        import tensorflow as tf
         from tensorflow.python.ops import control_flow_v2_func_graphs
 
         graph = tf.compat.v1.get_default_graph()
@@ -46,8 +46,6 @@ class _Keyed:
 @contextlib.contextmanager
 def keyed(key: Any) -> Iterator[None]:
     """Inside, random ops that are traced in this graph draw by `key`."""
-    import tensorflow as tf
-
     with threads.inside(_local, keyed=_Keyed(tf.compat.v1.get_default_graph(), key)):
         yield
 
@@ -69,8 +67,6 @@ def next_seed(original: Any) -> Any:
     """Wraps SeedGenerator.next of Keras."""
 
     def next_of_sample(self: Any, *args: Any, **kwargs: Any) -> Any:
-        import tensorflow as tf
-
         trace = current()
         found = None if trace is None else trace.key_and_counter(self._initial_seed)
         if found is None:

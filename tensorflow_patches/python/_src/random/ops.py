@@ -11,6 +11,7 @@ import itertools
 import sys
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.random import entropy
 
 # Modules whose ops have kernels with their own sequence in eager code.
@@ -53,8 +54,6 @@ def same_ints_on_ranks(original: Any) -> Any:
     """Replaces the entropy of Generator.from_non_deterministic_state."""
 
     def ints(shape: Any, dtype: Any = None) -> Any:
-        import tensorflow as tf
-
         dtype = dtype or tf.int64
         size = tf.get_static_value(shape)
         if size is None or not tf.executing_eagerly() or not entropy.is_shared():

@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import tensorflow as tf
 from tensorflow.mpi._src.average import compiled, scope
 from tensorflow.mpi._src.global_batch import batch, kinds, sizes
 from tensorflow.mpi._src.global_batch.sites import Draw
@@ -208,8 +209,6 @@ class _Call:
     """A call of a random op, with its arguments by the op's names."""
 
     def __init__(self, op: Any, name: str, parameters: _Parameters, given: dict[str, Any]) -> None:
-        import tensorflow as tf
-
         self.op, self.name, self.parameters, self.given = op, name, parameters, given
         for argument in (*parameters.like_result, *parameters.first, parameters.logits,
                          parameters.behind):  # fmt: skip
@@ -223,7 +222,6 @@ class _Call:
     @functools.cached_property
     def static(self) -> list[int | None] | None:
         """The static shape of the result; None if its rank is unknown."""
-        import tensorflow as tf
         from tensorflow.python.framework import tensor_util
 
         if self.parameters.logits:
@@ -268,8 +266,6 @@ class _Call:
 
     def own(self, axis: int) -> Any:
         """The size of this rank's draw along `axis`; an int if static."""
-        import tensorflow as tf
-
         if self.static is not None and self.static[axis] is not None:
             return self.static[axis]
         count = self.shape.shape[0]
@@ -282,8 +278,6 @@ class _Call:
 
         If ranks draw apart, a stride that keeps their numbers disjoint.
         """
-        import tensorflow as tf
-
         axis = draw.axis
         assert axis is not None
         if _knows_no_rows():
@@ -294,8 +288,6 @@ class _Call:
     def of_rows(self, draw: Draw) -> Any:
         """This rank's rows of the op's draw for the whole batch, or, if it is unknown which these
         are, numbers of its own."""
-        import tensorflow as tf
-
         axis = draw.axis
         assert axis is not None
         if _knows_no_rows() and not compiled.is_compiled():
@@ -334,24 +326,18 @@ class _Call:
 
 def _shape_tensor(shape: Any) -> Any:
     """A shape as a tensor, from a tensor or from dimensions, some of them tensors."""
-    import tensorflow as tf
-
     if isinstance(shape, (list, tuple)) and not shape:
         return tf.zeros([0], tf.int32)
     return tf.convert_to_tensor(shape)
 
 
 def _with(shape: Any, axis: int, length: Any) -> Any:
-    import tensorflow as tf
-
     length = tf.reshape(tf.cast(length, shape.dtype), [1])
     return tf.concat([shape[:axis], length, shape[axis + 1 :]], 0)
 
 
 def _of_whole(parameter: Any, axis: int, start: Any, whole: Any) -> Any:
     """An argument padded to all samples: this rank's rows in their places, the others unused."""
-    import tensorflow as tf
-
     mine = tf.shape(parameter, tf.int64)[axis]
     places = tf.range(tf.cast(whole, tf.int64)) - tf.cast(start, tf.int64)
     return tf.gather(parameter, tf.clip_by_value(places, 0, mine - 1), axis=axis)
@@ -367,8 +353,6 @@ def _extent(own: Any, factor: int, dtype: Any) -> tuple[Any, Any]:
       own: how many values this rank has there.
       factor: how many values a sample has there.
     """
-    import tensorflow as tf
-
     part = batch.current()
     if part is None or part.weight is None or _is_nested():
         return group.rank * own, group.size * own
@@ -382,8 +366,6 @@ def _knows_no_rows() -> bool:
 
 def _apart(given: dict[str, Any]) -> dict[str, Any]:
     """Arguments that make an op draw different numbers on each rank."""
-    import tensorflow as tf
-
     if "counter" in given:
         given["counter"] = philox.further(
             tf.convert_to_tensor(given["counter"]), group.rank * _STREAM_STRIDE
@@ -397,8 +379,6 @@ def _apart(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_graph_of_step() -> bool:
-    import tensorflow as tf
-
     part = batch.current()
     if part is None or tf.executing_eagerly():
         return False
@@ -407,8 +387,6 @@ def _in_graph_of_step() -> bool:
 
 def _is_nested() -> bool:
     """Whether a nested function of the step is being traced."""
-    import tensorflow as tf
-
     in_graph = batch.current() is not None and not tf.executing_eagerly()
     return in_graph and not _in_graph_of_step()
 
@@ -418,8 +396,6 @@ def _is_nested() -> bool:
 
 def _decided(call: _Call) -> Draw | None:
     """Which dimension of the draw is that of samples. Notes it in the analysis, if there is one."""
-    import tensorflow as tf
-
     part = batch.current()
     if part is None:
         rows = scope.own_rows()
@@ -460,8 +436,6 @@ def _by_arguments(call: _Call, rows: set[int | None] | None) -> Draw | None:
 
     Arguments whose first dimension is unknown have their samples there.
     """
-    import tensorflow as tf
-
     graph = tf.compat.v1.get_default_graph()
     while kinds.is_body(graph):
         graph = graph.outer_graph

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 # By op: steps of the counter for each number, if it is not one step for the whole group. A
 # truncated normal number may take many.
 _STEPS = {
@@ -41,8 +43,6 @@ def of_rows(
       stateful: whether stateful ops may be replaced. In eager code several calls share a kernel and
         its state.
     """
-    import tensorflow as tf
-
     name = op.__name__
     if name not in _STEPS and not (stateful and name in _STATEFUL):
         return None
@@ -72,7 +72,6 @@ def of_rows(
 
 def _stateless(name: str, given: dict[str, Any], numbers: Any) -> tuple[Any, Any]:
     """A stateless op, with arguments, that draws what the stateful op `name` would."""
-    import tensorflow as tf
     from tensorflow.python.framework import op_def_library
 
     with tf.device("CPU"):
@@ -114,8 +113,6 @@ def full_ints(shape: list[int], key: Any, counter: Any, dtype: Any) -> Any:
 
 def further(counter: Any, steps: Any) -> Any:
     """A 128-bit counter, in two words, the lower first, advanced by `steps`."""
-    import tensorflow as tf
-
     steps = tf.cast(steps, counter.dtype)
     low = counter[0] + steps
     return tf.stack([low, counter[1] + tf.cast(low < steps, counter.dtype)])

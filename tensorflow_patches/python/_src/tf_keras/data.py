@@ -10,6 +10,7 @@ import math
 import random
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.data import batch_shard, dataset_shard, feeds, python_batches, seeds
 from tensorflow.mpi._src.global_batch import plan
 from tensorflow.mpi._src.interpose import hooking
@@ -94,8 +95,6 @@ def inferred(infer: Any) -> Any:
 
 def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
     """Replaces the dataset of a new DataHandler by this rank's part of it."""
-    import tensorflow as tf
-
     generator = hooking.used("tf_keras.src.engine.data_adapter:GeneratorDataAdapter")
     dataset, adapter = handler._dataset, handler._adapter
     if not isinstance(dataset, tf.data.Dataset):
@@ -186,8 +185,6 @@ def _inputs(given: Any) -> Any:
 
 def _try(model: Any, step: Any, data: Any) -> None:
     """Traces `step`, which creates variables."""
-    import tensorflow as tf
-
     try:
         with plan.only_traced(model):
             tf.function(step).get_concrete_function(data)

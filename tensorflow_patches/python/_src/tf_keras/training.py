@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.global_batch import losses
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import batch_norm
@@ -44,8 +45,6 @@ def moments(own_moments: Any) -> Any:
     """Wraps BatchNormalizationBase._moments."""
 
     def over_ranks(self: Any, inputs: Any, axes: Any, keep_dims: bool, mask: Any = None) -> Any:
-        import tensorflow as tf
-
         found = batch_norm.of_layer(self, inputs, axes, mask)
         if found is None:
             return own_moments(self, inputs, axes, keep_dims, mask)
@@ -74,8 +73,6 @@ def fused(original: Any) -> Any:
 
 def _moments_of_part(inputs: Any, data_format: str) -> batch_norm.Moments:
     """Moments by the kernel, whose result is dropped: half the time of tf.nn.moments."""
-    import tensorflow as tf
-
     channels = inputs.shape[data_format.index("C")]
     numbers = tf.cast(tf.size(inputs) // channels, tf.float32)
 
@@ -114,8 +111,6 @@ _ONCE = (
 
 def _along(channels: Any, x: Any, data_format: str) -> Any:
     """A value per channel, broadcast along the channels of `x`."""
-    import tensorflow as tf
-
     shape = [1] * x.shape.rank
     shape[data_format.index("C")] = -1
     return tf.reshape(channels, shape)
@@ -123,8 +118,6 @@ def _along(channels: Any, x: Any, data_format: str) -> Any:
 
 def _normalized(layer: Any, inputs: Any, found: batch_norm.Moments, epsilon: float) -> Any:
     """As the kernel: without a mask, and with n - 1 in the moving variance."""
-    import tensorflow as tf
-
     mean, variance = (tf.cast(tf.reshape(one, [-1]), tf.float32) for one in found[:2])
     scale = tf.ones_like(mean) if layer.gamma is None else tf.identity(layer.gamma)
     offset = tf.zeros_like(mean) if layer.beta is None else tf.identity(layer.beta)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import tensorflow as tf
 from horovod.common.util import num_rank_is_power_2 as check_num_rank_power_of_2  # noqa: F401
 from horovod.tensorflow.util import _executing_eagerly  # noqa: F401
 from tensorflow.mpi._src.horovod import basics as _basics
@@ -60,8 +61,6 @@ handle_average_backwards_compatibility = _collectives.chosen_op
 
 def _when_run(value: Any, name: str | None) -> Any:
     """An operation that calls `value` when it runs, and returns its result."""
-    import tensorflow as tf
-
     found = tf.numpy_function(lambda: value(), [], tf.int32, stateful=True, name=name)
     return tf.ensure_shape(found, [])
 

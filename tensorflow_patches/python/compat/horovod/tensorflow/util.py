@@ -2,18 +2,15 @@
 
 from typing import Any
 
+import tensorflow as tf
 from horovod.common.util import _cache  # noqa: F401
 
 
 def _make_subgraph(function: Any) -> Any:
-    import tensorflow as tf
-
     return tf.function(function)
 
 
 def _executing_eagerly() -> bool:
-    import tensorflow as tf
-
     return bool(tf.executing_eagerly())
 
 
