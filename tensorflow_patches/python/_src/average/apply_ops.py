@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.average import lineage, scope, script_gradients
 from tensorflow.mpi._src.runtime import group, hooks
 from tensorflow.mpi._src.variables import naming
@@ -52,10 +53,9 @@ def apply_op_created(graph: Any, op: Any) -> None:
 
 
 def _mark(op: Any) -> None:
-    from tensorflow.core.framework import attr_value_pb2
 
-    op._set_attr(_AVERAGED, attr_value_pb2.AttrValue(b=True))
+    op._set_attr(_AVERAGED, tf.compat.v1.AttrValue(b=True))
     keys = [key.encode() for key in naming.state_keys(op)]
     if keys:
-        listed = attr_value_pb2.AttrValue.ListValue(s=keys)
-        op._set_attr(_STATES, attr_value_pb2.AttrValue(list=listed))
+        listed = tf.compat.v1.AttrValue.ListValue(s=keys)
+        op._set_attr(_STATES, tf.compat.v1.AttrValue(list=listed))

@@ -46,21 +46,18 @@ def average(
       When it runs: tf.errors.InvalidArgumentError, DeadlineExceededError, UnavailableError, as
       tensorflow.mpi.allreduce.
     """
-    from tensorflow.python.eager import context
-    from tensorflow.python.framework import dtypes, indexed_slices, ops
-
     if len(tensors) != len(names):
         raise ValueError(f"'{label}' averages {len(tensors)} tensors under {len(names)} names")
     for tensor, name in zip(tensors, names, strict=True):
-        if isinstance(tensor, indexed_slices.IndexedSlices):
+        if isinstance(tensor, tf.IndexedSlices):
             raise TypeError(f"'{name}' of the average '{label}' is sparse; it must be dense")
-    dense = [ops.convert_to_tensor(tensor) for tensor in tensors]
+    dense = [tf.convert_to_tensor(tensor) for tensor in tensors]
     if not dense or scope.is_alone():
         return dense
     if compiled.is_compiled():
         return compiled.average_in_one_call(dense, names, label, weight)
-    scale = ops.convert_to_tensor(1.0 if weight is None else weight, dtype=dtypes.float32)
-    if context.executing_eagerly():
+    scale = tf.convert_to_tensor(1.0 if weight is None else weight, dtype=tf.float32)
+    if tf.executing_eagerly():
         return _eager(dense, list(names), label, scale)
     return _in_graph(dense, list(names), label, scale)
 
@@ -106,9 +103,8 @@ def _eager(tensors: list[Any], names: list[str], label: str, weight: Any) -> lis
 
 
 def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> list[Any]:
-    from tensorflow.python.framework import ops
 
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     numbered = carrier.numbered(label, carrier.count_in_graph(graph, label))
     tensors = [carrier.not_constant(tensor) for tensor in tensors]
     averages: list[Any] = [None] * len(tensors)
@@ -177,30 +173,25 @@ def average_slices(
     Raises:
       As `average`.
     """
-    from tensorflow.python.eager import context
-    from tensorflow.python.framework import dtypes, indexed_slices, ops
-
     if scope.is_alone():
         return slices
     slices = of_tensors(slices)
     if compiled.is_compiled():
         return compiled.average_in_one_call([slices], [name], label, weight, every_row)[0]
-    eagerly = context.executing_eagerly()
-    scale = ops.convert_to_tensor(1.0 if weight is None else weight, dtype=dtypes.float32)
+    eagerly = tf.executing_eagerly()
+    scale = tf.convert_to_tensor(1.0 if weight is None else weight, dtype=tf.float32)
     run = _slices_eagerly if eagerly else _slices_in_graph
     values, indices = run(slices, name, label, scale, compiled.table_rows(slices), every_row)
     if eagerly and not every_row:
         values._tf_mpi_distinct = indices
-    return indexed_slices.IndexedSlices(values, indices, slices.dense_shape)
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
 def of_tensors(slices: Any) -> Any:
     """The slices with tensors inside: a script may pass tuples or arrays."""
-    from tensorflow.python.framework import indexed_slices, ops
-
-    return indexed_slices.IndexedSlices(
+    return tf.IndexedSlices(
         *(
-            None if part is None else ops.convert_to_tensor(part)
+            None if part is None else tf.convert_to_tensor(part)
             for part in (slices.values, slices.indices, slices.dense_shape)
         )
     )
@@ -208,27 +199,25 @@ def of_tensors(slices: Any) -> Any:
 
 def on_values(function: Callable[[Any], Any], gradient: Any) -> Any:
     """`function` applied to a tensor, or to the values of tf.IndexedSlices."""
-    from tensorflow.python.framework import indexed_slices
-
-    if not isinstance(gradient, indexed_slices.IndexedSlices):
+    if not isinstance(gradient, tf.IndexedSlices):
         return function(gradient)
     values = function(gradient.values)
-    return indexed_slices.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
 
 
 def of_table(gradient: Any, variable: Any) -> Any:
     """The gradient, with a wrong dense_shape replaced; stock TensorFlow ignores dense_shape."""
-    from tensorflow.python.framework import dtypes, indexed_slices, ops, tensor_shape
+    from tensorflow.python.framework import tensor_shape
 
-    if not isinstance(gradient, indexed_slices.IndexedSlices) or gradient.dense_shape is None:
+    if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:
         return gradient
     shape = tensor_shape.as_shape(variable.shape)
     if not shape.rank or not shape.is_fully_defined():
         return gradient
     if compiled.table_rows(gradient) in (-1, shape.as_list()[0]):
         return gradient
-    dense_shape = ops.convert_to_tensor(shape.as_list(), dtype=dtypes.int32)
-    return indexed_slices.IndexedSlices(gradient.values, gradient.indices, dense_shape)
+    dense_shape = tf.convert_to_tensor(shape.as_list(), dtype=tf.int32)
+    return tf.IndexedSlices(gradient.values, gradient.indices, dense_shape)
 
 
 def _numbered_names(names: Sequence[str]) -> list[str]:
@@ -267,9 +256,8 @@ def _slices_eagerly(
 def _slices_in_graph(
     slices: Any, name: str, label: str, weight: Any, table_rows: int, every_row: bool
 ) -> list[Any]:
-    from tensorflow.python.framework import ops
 
-    number = carrier.count_in_graph(ops.get_default_graph(), f"{name} ({label})")
+    number = carrier.count_in_graph(tf.compat.v1.get_default_graph(), f"{name} ({label})")
     attributes = {
         carrier.TABLE_ROWS: {"i": table_rows},
         carrier.EVERY_ROW: {"i": scope.duplicates(every_row)},
@@ -289,9 +277,7 @@ def _of_unknown_length(slices: Any) -> list[Any]:
     An average returns another number of rows than it receives. Both would infer that the numbers
     are equal and fold them into constants, even through PlaceholderWithDefault.
     """
-    from tensorflow.python.framework import dtypes
-
-    zero = carrier.opaque_zero(dtypes.int32)  # these slices copy nothing
+    zero = carrier.opaque_zero(tf.int32)  # these slices copy nothing
     return [slices.values[zero:], slices.indices[zero:]]
 
 
@@ -304,8 +290,6 @@ def average_all(
     all share one call; in a replicated step (scope.replicated_step) sparse values are averaged like
     dense ones, because the ranks' rows have the same indices. See `average` and `average_slices`.
     """
-    from tensorflow.python.framework import indexed_slices
-
     names = _numbered_names(names)
     weight = scope.gradient_weight()
     if scope.is_replicated_step():
@@ -315,7 +299,7 @@ def average_all(
     averages: dict[int, Any] = {}
     dense: list[int] = []
     for number, gradient in enumerate(gradients):
-        if isinstance(gradient, indexed_slices.IndexedSlices):
+        if isinstance(gradient, tf.IndexedSlices):
             averages[number] = average_slices(
                 gradient, names[number], label, weight, every_row=every_row
             )
@@ -328,18 +312,14 @@ def average_all(
 
 def of_values(gradients: Sequence[Any], function: Callable[[list[Any]], list[Any]]) -> list[Any]:
     """The gradients after `function`, which takes all tensors; of sparse ones, the values."""
-    from tensorflow.python.framework import indexed_slices
-
     slices = {
         place: of_tensors(gradient)
         for place, gradient in enumerate(gradients)
-        if isinstance(gradient, indexed_slices.IndexedSlices)
+        if isinstance(gradient, tf.IndexedSlices)
     }
     found = function([getattr(slices.get(p), "values", g) for p, g in enumerate(gradients)])
     for place, sparse in slices.items():
-        found[place] = indexed_slices.IndexedSlices(
-            found[place], sparse.indices, sparse.dense_shape
-        )
+        found[place] = tf.IndexedSlices(found[place], sparse.indices, sparse.dense_shape)
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.variables.naming import NAMES
 
 LABEL = "_tf_mpi_average"
@@ -25,9 +26,7 @@ def marked_identity(
     tensors: list[Any], names: list[str], label: str, weight: Any, **more: Any
 ) -> list[Any]:
     """Averages as an op. `more`: further attributes, as fields of an AttrValue."""
-    from tensorflow.python.ops import gen_array_ops
-
-    outputs = gen_array_ops.identity_n([*tensors, weight], name="mpi_average")
+    outputs = tf.identity_n([*tensors, weight], name="mpi_average")
     mark(outputs[0].op, names, label, **more)
     return list(outputs[:-1])
 
@@ -41,18 +40,15 @@ def mark(op: Any, names: list[str], label: str, **more: Any) -> None:
 
 def kept_identity(tensors: list[Any], name: str) -> list[Any]:
     """An IdentityN that Grappler leaves unchanged."""
-    from tensorflow.python.ops import gen_array_ops
-
-    outputs: list[Any] = gen_array_ops.identity_n(tensors, name=name)
+    outputs: list[Any] = tf.identity_n(tensors, name=name)
     _set(outputs[0].op, {_KEEP: {"b": True}})
     return list(outputs)
 
 
 def _set(op: Any, attributes: dict[str, Any]) -> None:
-    from tensorflow.core.framework import attr_value_pb2
 
     for key, value in attributes.items():
-        op._set_attr(key, attr_value_pb2.AttrValue(**value))
+        op._set_attr(key, tf.compat.v1.AttrValue(**value))
 
 
 def averaged_names(op: Any) -> list[str]:
@@ -99,9 +95,7 @@ def count_in_graph(graph: Any, label: str) -> int:
 
 def opaque_zero(dtype: Any) -> Any:
     """A tensor that is 0, which TensorFlow cannot know: its op is stateful."""
-    from tensorflow.python.ops import gen_array_ops
-
-    return gen_array_ops.empty([], dtype, init=True)
+    return tf.raw_ops.Empty(shape=[], dtype=dtype, init=True)
 
 
 def _is_constant(tensor: Any) -> bool:

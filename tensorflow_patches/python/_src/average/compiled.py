@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi import config
 from tensorflow.mpi._src.average import carrier, scope
 from tensorflow.mpi._src.runtime import group
@@ -16,13 +17,11 @@ from tensorflow.mpi._src.runtime import group
 
 def is_compiled() -> bool:
     """Whether the function that is traced now is compiled as a whole."""
-    from tensorflow.python.eager import context
-    from tensorflow.python.framework import ops
     from tensorflow.python.ops import control_flow_util
 
-    if context.executing_eagerly():
+    if tf.executing_eagerly():
         return False
-    return bool(control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()))
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
 def average_in_one_call(
@@ -37,26 +36,24 @@ def average_in_one_call(
     One call for all, because XLA would block at the first of several. `every_row`: as in
     average_slices.
     """
-    from tensorflow.python.framework import dtypes, indexed_slices, ops
-
     count = _rows if every_row else _fewer_bytes
-    rows = [count(g) if isinstance(g, indexed_slices.IndexedSlices) else None for g in gradients]
+    rows = [count(g) if isinstance(g, tf.IndexedSlices) else None for g in gradients]
     sparse = [number for number, own in enumerate(rows) if own is not None]
     dense = [number for number, own in enumerate(rows) if own is None]
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     results = carrier.marked_identity(
         [tensor for n in sparse for tensor in _padded(gradients[n])]
-        + [carrier.not_constant(ops.convert_to_tensor(gradients[n])) for n in dense],
+        + [carrier.not_constant(tf.convert_to_tensor(gradients[n])) for n in dense],
         [names[number] for number in [*sparse, *dense]],
         carrier.numbered(label, carrier.count_in_graph(graph, label)),
-        ops.convert_to_tensor(1.0 if weight is None else weight, dtype=dtypes.float32),
+        tf.convert_to_tensor(1.0 if weight is None else weight, dtype=tf.float32),
         **(_of_slices([rows[n] for n in sparse], scope.duplicates(every_row)) if sparse else {}),
     )
     averages: dict[int, Any] = dict(zip(dense, results[2 * len(sparse) :], strict=True))
     for place, number in enumerate(sparse):
         values, indices = results[2 * place : 2 * place + 2]
         shape = gradients[number].dense_shape
-        averages[number] = indexed_slices.IndexedSlices(values, indices, shape)
+        averages[number] = tf.IndexedSlices(values, indices, shape)
     return [averages[number] for number in range(len(gradients))]
 
 
@@ -99,34 +96,29 @@ def _fewer_bytes(slices: Any) -> int | None:
 
 def _padded(slices: Any) -> list[Any]:
     """The inputs, padded to the size of the results. See glue/xla/compiled_call.h."""
-    from tensorflow.python.framework import dtypes
-    from tensorflow.python.ops import array_ops, math_ops
-
     # Ranks may differ by the rows of one sample. RowsForCapacity in glue/xla/compiled_average.cc
     # derives the number of this rank's rows from the padded number.
     rows: Any = _rows(slices)
     if rows >= 0:
         spare: Any = max(rows // 8, min(rows, 512), 1)
     else:
-        rows = array_ops.shape(slices.values, out_type=dtypes.int32)[0]
-        spare = math_ops.maximum(math_ops.maximum(rows // 8, math_ops.minimum(rows, 512)), 1)
+        rows = tf.shape(slices.values, out_type=tf.int32)[0]
+        spare = tf.maximum(tf.maximum(rows // 8, tf.minimum(rows, 512)), 1)
     more = (group.group_size - 1) * rows + group.group_size * spare
     # One process may load this graph: for it these are rows of zeros with a valid index.
-    index = array_ops.concat([slices.indices, array_ops.zeros([1], slices.indices.dtype)], axis=0)
-    row = array_ops.shape(slices.values, out_type=dtypes.int32)[1:]
-    empty = array_ops.zeros(array_ops.concat([[more], row], axis=0), slices.values.dtype)
+    index = tf.concat([slices.indices, tf.zeros([1], slices.indices.dtype)], axis=0)
+    row = tf.shape(slices.values, out_type=tf.int32)[1:]
+    empty = tf.zeros(tf.concat([[more], row], axis=0), slices.values.dtype)
     padded = [
-        array_ops.concat([slices.values, empty], axis=0),
-        array_ops.concat([slices.indices, array_ops.fill([more], index[0])], axis=0),
+        tf.concat([slices.values, empty], axis=0),
+        tf.concat([slices.indices, tf.fill([more], index[0])], axis=0),
     ]
     return [carrier.not_constant(tensor) for tensor in padded]
 
 
 def table_rows(slices: Any) -> int:
     """The first dimension of the dense gradient; -1 if unknown here, as it then is on all ranks."""
-    from tensorflow.python.framework import ops, tensor_util
-
     if slices.dense_shape is None:
         return -1
-    shape = tensor_util.constant_value(ops.convert_to_tensor(slices.dense_shape))
+    shape = tf.get_static_value(tf.convert_to_tensor(slices.dense_shape))
     return -1 if shape is None else int(shape[0])

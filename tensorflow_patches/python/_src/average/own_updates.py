@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.average import lineage
 from tensorflow.mpi._src.messaging import collectives, control_plane
 from tensorflow.mpi._src.runtime import c_api, group, log
@@ -78,10 +79,8 @@ def compare(handles: list[Any]) -> None:
 def differing(handles: list[Any]) -> tuple[str, int] | None:
     """Collective: a variable that differs by rank, and a rank whose value is not rank 0's; None if
     all are equal."""
-    from tensorflow.python.framework import ops
-
     label = f"own updates {next(_comparisons)}"
-    with ops.init_scope():
+    with tf.init_scope():
         found = {c_api.variable_name(*naming.handle_name(h)): _digest(h) for h in handles}
     everyone = control_plane.headers(label, found)
     for rank, theirs in enumerate(everyone):
@@ -92,14 +91,12 @@ def differing(handles: list[Any]) -> tuple[str, int] | None:
 
 
 def _digest(handle: Any) -> int:
-    from tensorflow.python.framework import dtypes
-    from tensorflow.python.ops import gen_resource_variable_ops as raw
 
-    dtype = dtypes.as_dtype(handle._handle_data.shape_and_type[0].dtype)
-    shape = raw.variable_shape(handle).numpy().tolist()
+    dtype = tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
+    shape = tf.raw_ops.VariableShape(input=handle).numpy().tolist()
     if large_variables.is_large(dtype, shape):
         return large_variables.EagerVariable(handle).digest()
-    return control_plane.digest(raw.read_variable_op(handle, dtype).numpy())
+    return control_plane.digest(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy())
 
 
 def _message(name: str, rank: int) -> str:

@@ -177,7 +177,7 @@ def already_averaged() -> Iterator[None]:
     from tensorflow.python.eager import context
 
     with contextlib.ExitStack() as stack:
-        if context.executing_eagerly():
+        if tf.executing_eagerly():
             # The kernels must run on this thread.
             stack.enter_context(context.execution_mode(context.SYNC))
         stack.enter_context(threads.inside(_local, averaged=True))

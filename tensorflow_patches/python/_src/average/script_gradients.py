@@ -57,8 +57,6 @@ class _Taken:
 
 def taken(gradients: Any, sources: Any) -> list[Any]:
     """See hooks.gradients_taken."""
-    from tensorflow.python.eager import context
-
     gradients = list(gradients)
     if group.size == 1 or len(gradients) != len(sources):
         return gradients
@@ -71,7 +69,7 @@ def taken(gradients: Any, sources: Any) -> list[Any]:
     ]
     if not places:
         return gradients
-    pass_on = _eagerly if context.executing_eagerly() else _in_graph
+    pass_on = _eagerly if tf.executing_eagerly() else _in_graph
     found = pass_on([gradients[place] for place, _ in places], [v for _, v in places])
     for (place, _), gradient in zip(places, found, strict=True):
         gradients[place] = gradient
@@ -79,19 +77,16 @@ def taken(gradients: Any, sources: Any) -> list[Any]:
 
 
 def _is_number(gradient: Any) -> bool:
-    from tensorflow.python.framework import indexed_slices, tensor
 
-    if not isinstance(gradient, (tensor.Tensor, indexed_slices.IndexedSlices)):
+    if not isinstance(gradient, (tf.Tensor, tf.IndexedSlices)):
         return False
     return bool(gradient.dtype.is_floating or gradient.dtype.is_complex)
 
 
 def variable_of(source: Any) -> Any:
     """The tf.Variable that `source` is or that a Keras variable wraps; None for a tensor."""
-    from tensorflow.python.ops import variables
-
     source = unwrap.tf_variable(source)
-    return source if isinstance(source, variables.Variable) and source.trainable else None
+    return source if isinstance(source, tf.Variable) and source.trainable else None
 
 
 def _eagerly(gradients: list[Any], variables: list[Any]) -> list[Any]:
@@ -138,23 +133,22 @@ def _has_own_data() -> bool:
 
 
 def _in_graph(gradients: list[Any], variables: list[Any]) -> list[Any]:
-    from tensorflow.python.framework import dtypes, indexed_slices, ops
 
     own_updates.trained.update(map(own_updates.key, variables))
     weight = scope.gradient_weight()
-    weight = ops.convert_to_tensor(1.0 if weight is None else weight, dtype=dtypes.float32)
+    weight = tf.convert_to_tensor(1.0 if weight is None else weight, dtype=tf.float32)
     if scope.is_replicated_step():
         return averaging.of_values(gradients, lambda values: _pass_all(values, variables, weight))
     found = list(gradients)
     dense = []
     for place, gradient in enumerate(gradients):
-        if not isinstance(gradient, indexed_slices.IndexedSlices):
+        if not isinstance(gradient, tf.IndexedSlices):
             dense.append(place)
             continue
         slices = averaging.of_tensors(gradient)
         inputs = [_of_any_length(slices.values), _of_any_length(slices.indices)]
         parts = _pass(inputs, [variables[place]], weight, slices)
-        found[place] = indexed_slices.IndexedSlices(*parts, slices.dense_shape)
+        found[place] = tf.IndexedSlices(*parts, slices.dense_shape)
     passed = _pass_all([gradients[p] for p in dense], [variables[p] for p in dense], weight)
     for place, tensor in zip(dense, passed, strict=True):
         found[place] = tensor
@@ -173,19 +167,16 @@ def _pass_all(tensors: list[Any], variables: list[Any], weight: Any) -> list[Any
 
 def _of_any_length(tensor: Any) -> Any:
     """The tensor with an unknown number of rows: its average has another number."""
-    from tensorflow.python.ops import array_ops
-
     if tensor.shape.rank is None or tensor.shape.dims[0].value is None:
         return tensor
-    return array_ops.placeholder_with_default(tensor, [None, *tensor.shape[1:]])
+    return tf.compat.v1.placeholder_with_default(tensor, [None, *tensor.shape[1:]])
 
 
 def _pass(inputs: list[Any], variables: list[Any], weight: Any, slices: Any = None) -> list[Any]:
-    from tensorflow.python.ops import gen_array_ops
 
     passed = inputs if slices is None else inputs[:1]
     passed = [*_as_parts(passed), *inputs[len(passed) :], weight]
-    outputs = gen_array_ops.identity_n(passed, name="mpi_gradients")
+    outputs = tf.identity_n(passed, name="mpi_gradients")
     op = outputs[0].op
     graph = op.graph
     if not hasattr(graph, "_tf_mpi_taken"):
@@ -239,9 +230,7 @@ def _are_alike_rows(gradient: Any) -> bool:
 
     Averaging a dense one again changes nothing, but rows would be repeated once for each rank.
     """
-    from tensorflow.python.eager import context
-
-    if not _averages_seen or not hasattr(gradient, "indices") or not context.executing_eagerly():
+    if not _averages_seen or not hasattr(gradient, "indices") or not tf.executing_eagerly():
         return False
     if scope.is_replicated_step():
         return False  # averaging rows in place twice changes nothing
@@ -333,7 +322,6 @@ def _become_average(taken: _Taken) -> None:
     if taken.is_average:
         return
     taken.is_average = True
-    from tensorflow.python.framework import ops
 
     graph = taken.op.graph
     names = [naming.variable_trained(graph, variable) for variable in taken.variables]
@@ -345,7 +333,7 @@ def _become_average(taken: _Taken) -> None:
         )
     label = carrier.numbered(_LABEL, carrier.count_in_graph(graph, _LABEL))
     # Without control dependencies on ops of the script.
-    with graph.as_default(), ops.control_dependencies(None):
+    with graph.as_default(), tf.control_dependencies(None):
         inputs, attributes = averaging.to_average(taken.inputs, taken.slices, taken.duplicates)
     for place, tensor in enumerate(inputs):
         taken.op._update_input(place, tensor)

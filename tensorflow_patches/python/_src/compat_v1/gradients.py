@@ -13,6 +13,7 @@ import re
 import threading
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.average import averaging, scope, script_gradients
 from tensorflow.mpi._src.runtime import group, threads
 from tensorflow.mpi._src.variables import naming
@@ -63,16 +64,13 @@ def _sums_rows(optimizer: Any) -> bool:
 
 def _average(optimizer: Any, gradients: Any, variables: Any, every_row: bool) -> list[Any]:
     """The averages; None and gradients of other dtypes are left unchanged."""
-    from tensorflow.python.eager import context
-    from tensorflow.python.framework import indexed_slices, ops, tensor
-
     if group.size == 1:
         return gradients
     gradients = list(gradients)
-    graph = None if context.executing_eagerly() else ops.get_default_graph()
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     numbers = []
     for index, gradient in enumerate(gradients):
-        if not isinstance(gradient, (tensor.Tensor, indexed_slices.IndexedSlices)):
+        if not isinstance(gradient, (tf.Tensor, tf.IndexedSlices)):
             continue
         if gradient.dtype.is_floating or gradient.dtype.is_complex:
             gradients[index], averaged = script_gradients.resolve(gradient)
@@ -91,9 +89,6 @@ def _average(optimizer: Any, gradients: Any, variables: Any, every_row: bool) ->
 
 def average_applied(optimizer: Any, pending: Any) -> Any:
     """See hooks.gradients_applied. None, and what was computed from averages, is left unchanged."""
-    from tensorflow.python.eager import context
-    from tensorflow.python.framework import ops
-
     if group.size == 1:
         return pending
     new = [
@@ -102,7 +97,7 @@ def average_applied(optimizer: Any, pending: Any) -> Any:
         if gradient is not None and not script_gradients.resolve(gradient)[1]
     ]
     # The script may list them in an order that differs by rank.
-    graph = None if context.executing_eagerly() else ops.get_default_graph()
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     new.sort(key=lambda index: _natural(_name(graph, pending[index][1])))
     gradients = [pending[index][0] for index in new]
     variables = [pending[index][1] for index in new]

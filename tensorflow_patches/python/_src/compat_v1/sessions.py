@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.average.carrier import averaged_names
 from tensorflow.mpi._src.gpu import gpus
 from tensorflow.mpi._src.presence import presence
@@ -183,10 +184,9 @@ def _trained_by_op(op: Any) -> set[str]:
 
 
 def _is_state(tensor: Any) -> bool:
-    from tensorflow.python.framework import dtypes
 
     return bool(tensor.dtype._is_ref_dtype) or (
-        tensor.dtype == dtypes.resource and tensor.op.type == "VarHandleOp"
+        tensor.dtype == tf.resource and tensor.op.type == "VarHandleOp"
     )
 
 
@@ -234,9 +234,9 @@ def _receive_variables(
 
 def _variables_of(graph: Any) -> dict[str, Any]:
     """Variables by the name that the kernels use."""
-    from tensorflow.python.framework import dtypes, ops
+    from tensorflow.python.framework import ops
 
-    unread = (dtypes.string, dtypes.variant, dtypes.resource)  # no gradient changes them
+    unread = (tf.string, tf.variant, tf.resource)  # no gradient changes them
     found = {}
     for collection in (ops.GraphKeys.GLOBAL_VARIABLES, ops.GraphKeys.TRAINABLE_VARIABLES):
         for variable in graph.get_collection(collection):

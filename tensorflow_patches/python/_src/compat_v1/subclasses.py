@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.average import apply_ops, lineage, own_updates
 from tensorflow.mpi._src.compat_v1 import gradients
 from tensorflow.mpi._src.interpose import replacement_table
@@ -38,9 +39,8 @@ def guard_subclass(optimizer: Any) -> None:
 
 
 def _are_identical(variables: list[Any]) -> bool:
-    from tensorflow.python.eager import context
 
-    if not context.executing_eagerly():
+    if not tf.executing_eagerly():
         return False
     return own_updates.differing([variable.handle for variable in variables]) is None
 
@@ -58,7 +58,7 @@ def _applied() -> int:
     """The number of updates so far by Apply ops, in graphs or eager code, and by stock code."""
     from tensorflow.python.eager import context
 
-    if context.executing_eagerly():
+    if tf.executing_eagerly():
         context.async_wait()
         return gradients.updates + int(c_api.stats()["applied"])
     return gradients.updates + apply_ops.created

@@ -248,8 +248,6 @@ _MAX_SCANS = 64
 def _scanned(dataset: Any, function: Callable[..., Any], known: Hashable | None = None) -> Any:
     """dataset.scan(0, function), without the leak of stock TensorFlow, which in eager code adds the
     functions of a scan to its default graph for the life of the process."""
-    from tensorflow.python.framework import ops
-
     if not tf.executing_eagerly():
         return dataset.scan(tf.constant(0), function)
     spec = dataset.element_spec
@@ -257,7 +255,7 @@ def _scanned(dataset: Any, function: Callable[..., Any], known: Hashable | None 
     key = (known, structure, tuple(tf.nest.flatten(spec)), group.rank, group.size)
     if known is not None and key in _scans:
         return transformations.scanned_again(_scans[key], dataset)
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     before = set(graph._functions)
     try:
         with on_cpu.functions() if known is not None else contextlib.nullcontext():
@@ -335,7 +333,6 @@ def batch_sizes(dataset: Any) -> set[int] | None:
     Derived from the shapes, or from a batch() that no later transformation changes.
     """
     from tensorflow.python.data.ops import batch_op, dataset_ops
-    from tensorflow.python.framework import tensor_util
 
     rows = static_rows(dataset.element_spec)
     if rows is not None:
@@ -344,7 +341,7 @@ def batch_sizes(dataset: Any) -> set[int] | None:
         dataset = dataset._input_dataset
     if not isinstance(dataset, (batch_op._BatchDataset, batch_op._ParallelBatchDataset)):
         return None
-    size = tensor_util.constant_value(dataset._batch_size)
+    size = tf.get_static_value(dataset._batch_size)
     samples = length(dataset._input_dataset)
     if size is None or samples is None:
         return None
@@ -357,9 +354,8 @@ def batch_sizes(dataset: Any) -> set[int] | None:
 def length(dataset: Any) -> float | None:
     """The number of elements, possibly infinite; None if unknown, as in a graph."""
     from tensorflow.python.data.ops import dataset_ops
-    from tensorflow.python.framework import tensor_util
 
-    elements = tensor_util.constant_value(dataset.cardinality())
+    elements = tf.get_static_value(dataset.cardinality())
     if elements is None or elements == dataset_ops.UNKNOWN:
         return None
     return math.inf if elements == dataset_ops.INFINITE else int(elements)
@@ -381,12 +377,10 @@ def _first_batched(spec: Any) -> Any:
 
 def of_unknown_samples(spec: Any) -> str | None:
     """The name of a type in `spec` that does not define what its samples are; None without one."""
-    from tensorflow.python.framework import composite_tensor
-
     known = (tf.RaggedTensor, tf.SparseTensor, tf.experimental.Optional)
     for leaf in _leaves(spec):
         kind = getattr(leaf, "value_type", type(None))
-        if issubclass(kind, composite_tensor.CompositeTensor) and not issubclass(kind, known):
+        if issubclass(kind, tf.__internal__.CompositeTensor) and not issubclass(kind, known):
             if not samples.is_batched(leaf):
                 return str(kind.__name__)
     return None

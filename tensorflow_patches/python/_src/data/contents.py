@@ -141,7 +141,7 @@ def _unnumbered(name: str) -> str:
 def of_resource(handle: Any) -> list[int]:
     """The digest of a variable's value, or of a table's keys and values, in any order."""
     for data in getattr(getattr(handle, "_handle_data", None), "shape_and_type", ()):
-        dtype = tf.dtypes.as_dtype(data.dtype)
+        dtype = tf.as_dtype(data.dtype)
         return of_tensor(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
     for keys, values in _TABLES:
         if not _is_table_of(handle, keys, values):

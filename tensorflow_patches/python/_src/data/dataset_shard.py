@@ -132,9 +132,8 @@ def _part_of(dataset: Any) -> Any:
         return dataset
     if getattr(_local, "looks_at_all", False):
         return dataset
-    from tensorflow.python.eager import context
 
-    if not context.executing_eagerly():
+    if not tf.executing_eagerly():
         return shard(dataset, None)
     part = vars(dataset).get("_tf_mpi_iterated")
     if part is None:

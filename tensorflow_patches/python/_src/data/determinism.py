@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.data import contents, iterations, one_order, transformations
 
 # Ops that TensorFlow marks as stateful, but whose output is the same on every rank.
@@ -131,9 +132,8 @@ def sources(dataset: Any) -> Iterator[Any]:
 
 
 def _constant(tensor: Any) -> int | None:
-    from tensorflow.python.framework import tensor_util
 
-    value = tensor_util.constant_value(tensor)
+    value = tf.get_static_value(tensor)
     return None if value is None else int(value)
 
 
@@ -158,7 +158,6 @@ def _is_harmless(node: Any, others: dict[str, Any]) -> bool:
 
 
 def _is_seed(node: Any) -> bool:
-    from tensorflow.python.framework import tensor_util
 
     constant = node is not None and node.op == "Const"
-    return not constant or bool(tensor_util.MakeNdarray(node.attr["value"].tensor))
+    return not constant or bool(tf.make_ndarray(node.attr["value"].tensor))

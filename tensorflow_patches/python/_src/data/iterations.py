@@ -148,12 +148,10 @@ class _Path(NamedTuple):
 
     def _passes(self, source: Any, count: Any) -> int:
         """The passes of repeat(count) over `source`; if endless, those that certainly begin."""
-        from tensorflow.python.ops import gen_dataset_ops
-
         most = int(count) if count >= 0 else math.inf
         if self.elements is None or (self.elements == most == math.inf):
             return 1
-        length = int(gen_dataset_ops.dataset_cardinality(source))
+        length = int(tf.raw_ops.DatasetCardinality(input_dataset=source))
         if self.elements < math.inf and length > 0:
             most = min(most, math.ceil(self.elements / length))
         return max(1, int(most)) if most < math.inf else 1
@@ -252,12 +250,10 @@ def holding(dummy: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(dummy)
     def made(*args: Any, **kwargs: Any) -> Any:
-        from tensorflow.python.eager import context
-        from tensorflow.python.ops import gen_dataset_ops
 
-        if not context.executing_eagerly():
+        if not tf.executing_eagerly():
             return dummy(*args, **kwargs)
-        place, deleter = gen_dataset_ops.anonymous_memory_cache()
+        place, deleter = tf.raw_ops.AnonymousMemoryCache()
         setattr(place, _DELETER, deleter)
         return place
 
@@ -327,10 +323,8 @@ def _drawn_before(origin: Any, path: _Path) -> int:
 
 def _generator(made: _Made, drawn: int) -> Any:
     """A seed generator as that of `made` after `drawn` seeds, and what keeps it alive."""
-    from tensorflow.python.ops import gen_dataset_ops
-
     seed, seed2 = made.inputs["seed"], made.inputs["seed2"]
-    generator = gen_dataset_ops.anonymous_seed_generator(seed=seed, seed2=seed2, reshuffle=True)
+    generator = tf.raw_ops.AnonymousSeedGenerator(seed=seed, seed2=seed2, reshuffle=True)
     _draw(seed, seed2, generator[0], drawn)
     return generator
 

@@ -119,21 +119,16 @@ def is_zip(dataset: Any) -> bool:
 
 def is_cache(dataset: Any) -> bool:
     """Whether it is a cache in memory: see cached_again."""
-    from tensorflow.python.eager import context
-    from tensorflow.python.framework import tensor_util
-
-    if not _is(dataset, _CACHE) or not context.executing_eagerly():
+    if not _is(dataset, _CACHE) or not tf.executing_eagerly():
         return False
-    return tensor_util.constant_value(dataset._filename) == b""
+    return tf.get_static_value(dataset._filename) == b""
 
 
 def is_filled_file(dataset: Any) -> bool:
     """Whether it is a complete cache in a file, whose input is not read."""
-    from tensorflow.python.framework import tensor_util
-
     if not _is(dataset, _CACHE):
         return False
-    file: Any = tensor_util.constant_value(dataset._filename)
+    file: Any = tf.get_static_value(dataset._filename)
     return bool(file) and os.path.exists(f"{os.fsdecode(file)}.index")
 
 
@@ -156,10 +151,8 @@ def keeps_elements(dataset: Any) -> bool:
 
     Such transformations can be rebuilt by `again` over another input.
     """
-    from tensorflow.python.eager import context
-
     if _is(dataset, _SHUFFLE):  # in a function its seeds are unknown
-        return bool(context.executing_eagerly())
+        return bool(tf.executing_eagerly())
     if _is(dataset, _PREFETCH):
         return constant(dataset._buffer_size) is not None
     return any(_is(dataset, classes) for classes in (_COUNTED, _SHARD, _OPTIONS))
@@ -203,7 +196,7 @@ def _shuffled_again(dataset: Any, source: Any) -> Any:
         buffer_size=dataset._buffer_size,
         seed=dataset._seed,
         seed2=dataset._seed2,
-        seed_generator=gen_dataset_ops.dummy_seed_generator(),
+        seed_generator=tf.raw_ops.DummySeedGenerator(),
         reshuffle_each_iteration=dataset._reshuffle_each_iteration,
         **new._common_args,
     )
@@ -286,7 +279,6 @@ def _pads_to_one_shape(dataset: Any) -> bool:
 
 
 def constant(tensor: Any) -> int | None:
-    from tensorflow.python.framework import tensor_util
 
-    value = tensor_util.constant_value(tensor)
+    value = tf.get_static_value(tensor)
     return None if value is None else int(value)

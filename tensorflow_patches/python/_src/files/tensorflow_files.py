@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.files import names, saves
 
 
@@ -45,12 +46,11 @@ def saves_checkpoint(function: Any) -> Any:
         return f"{file_prefix}-{number}" if number else file_prefix
 
     def result(self: Any, file_prefix: Any, number: Any = None, *args: Any, **kwargs: Any) -> Any:
-        from tensorflow.python.eager import context
-        from tensorflow.python.framework import dtypes, ops
+        from tensorflow.python.framework import ops
 
         saved = path(self, file_prefix, number, *args, **kwargs) or file_prefix
-        if context.executing_eagerly() or ops.inside_function():
-            return ops.convert_to_tensor(saved, dtype=dtypes.string)
+        if tf.executing_eagerly() or ops.inside_function():
+            return tf.convert_to_tensor(saved, dtype=tf.string)
         return saved  # saved in a session, the script's or the default one
 
     return saves.on_rank_0(function, path, result)

@@ -383,12 +383,10 @@ def drawn(make: Callable[[], Any], draw: Draw, nested: bool = False) -> Any:
     Args:
       nested: whether it draws in a function that is traced once for all its callers.
     """
-    from tensorflow.core.framework import attr_value_pb2
-
     if tf.executing_eagerly():
         return make()
     numbers = [draw.axis or 0, draw.factor, draw.outer, int(nested)]
-    mark = attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(i=numbers))
+    mark = tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue(i=numbers))
     with tf.compat.v1.get_default_graph()._attr_scope({DRAWN: mark}):
         return tf.identity(make())
 

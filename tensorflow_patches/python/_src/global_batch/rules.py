@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.global_batch import rules_arithmetic as numbers
 from tensorflow.mpi._src.global_batch import rules_creation as made
 from tensorflow.mpi._src.global_batch import rules_functions as functions
@@ -198,12 +199,11 @@ def _array(value: int) -> object:
 
 
 def _constant(node: Node) -> Dependence:
-    from tensorflow.python.framework import tensor_util
 
     shape = node.output.shape
     if node.type != "Const" or not shape.is_fully_defined() or shape.num_elements() > 64:
         return CONST
-    known = sizes.of_constant(tensor_util.constant_value(node.output))
+    known = sizes.of_constant(tf.get_static_value(node.output))
     return CONST if known is None else of_numbers(known)
 
 

@@ -30,13 +30,11 @@ def _is_batched_otherwise(spec: Any) -> bool:
 
 def length(part: Any) -> Any:
     """The number of samples of `part`: an int64 scalar, a constant if the shape is static."""
-    from tensorflow.python.framework import composite_tensor
-
     if isinstance(part, tf.SparseTensor):
         return part.dense_shape[0]
     if isinstance(part, tf.RaggedTensor):
         return tf.cast(part.nrows(), tf.int64)
-    if isinstance(part, composite_tensor.CompositeTensor):
+    if isinstance(part, tf.__internal__.CompositeTensor):
         part = encoded(part)[0]
     static = part.shape[0] if part.shape.rank else None
     return tf.shape(part, tf.int64)[0] if static is None else tf.constant(static, tf.int64)

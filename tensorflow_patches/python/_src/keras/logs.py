@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.global_batch import metrics, plan, results
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.variables import unwrap
@@ -84,13 +85,11 @@ def values_of(states: States) -> list[Any]:
 
     Later changes of the variables do not affect them.
     """
-    from tensorflow.python.ops import gen_resource_variable_ops as ops
-
     plain = [unwrap.tf_variable(variable) for variable, _ in states]
     # Takes a tenth of the time of read_value, after each batch.
     return [
         (
-            ops.read_variable_op(variable.handle, variable.dtype),
+            tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype),
             variable.__dict__.get(metrics.BASE, 0),
         )
         for variable in plain

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.average import averaging, scope, script_gradients
 from tensorflow.mpi._src.global_batch import gradients
 from tensorflow.mpi._src.interpose import hooking
@@ -76,10 +77,9 @@ def unless_averaged(original: Any) -> Any:
     """
 
     def sum_over_replicas(self: Any, grads_and_vars: Any) -> Any:
-        from tensorflow.python.distribute import distribute_lib
 
-        replicas = distribute_lib.get_strategy().extended
-        alone = getattr(replicas, "_tf_mpi_one_rank", not distribute_lib.has_strategy())
+        replicas = tf.distribute.get_strategy().extended
+        alone = getattr(replicas, "_tf_mpi_one_rank", not tf.distribute.has_strategy())
         if is_updating() and alone:
             return grads_and_vars
         return original(self, grads_and_vars)
@@ -177,14 +177,11 @@ _first_replicas: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary
 
 def _replica() -> int | None:
     """The number of this thread's replica in the strategy; None if there is only one."""
-    from tensorflow.python.distribute import distribute_lib
-    from tensorflow.python.framework import tensor_util
-
-    replica = distribute_lib.get_replica_context()
+    replica = tf.distribute.get_replica_context()
     if replica is None or replica.num_replicas_in_sync == 1:
         return None
     number = replica.replica_id_in_sync_group
-    known = number if isinstance(number, int) else tensor_util.constant_value(number)
+    known = number if isinstance(number, int) else tf.get_static_value(number)
     return None if known is None else int(known)
 
 
@@ -196,20 +193,18 @@ def _averages(
     A sparse gradient stays sparse, with one process's rows: it squares each row separately, and
     takes the norm of all. Duplicates are summed only if that makes no difference.
     """
-    from tensorflow.python.framework import indexed_slices, ops, tensor
-
     present = [i for i, gradient in enumerate(grads) if gradient is not None]
     if not present:
         return grads
-    no_variable = any(isinstance(variable, tensor.Tensor) for variable in variables)
+    no_variable = any(isinstance(variable, tf.Tensor) for variable in variables)
     if len(grads) != len(variables) or no_variable:
         return grads  # the optimizer raises an error for it
     names = [_path(variables[i]) for i in present]
     averaged = list(grads)
     done = dict.fromkeys(present, False)
     for i in present:
-        if not isinstance(grads[i], indexed_slices.IndexedSlices):
-            averaged[i] = ops.convert_to_tensor(grads[i])
+        if not isinstance(grads[i], tf.IndexedSlices):
+            averaged[i] = tf.convert_to_tensor(grads[i])
         averaged[i], done[i] = script_gradients.resolve(averaged[i])
         if not done[i]:
             averaged[i] = averaging.of_table(averaged[i], variables[i])
@@ -245,11 +240,8 @@ def _label(optimizer: Any, names: list[str], grads: list[Any]) -> str:
 
 def _synchronize(optimizer: Any, variables: list[Any]) -> None:
     """Gives all ranks rank 0's values before the first step with these variables."""
-    from tensorflow.python.eager import context
-    from tensorflow.python.framework import ops
-
-    if context.executing_eagerly():
+    if tf.executing_eagerly():
         initial_broadcast.before_keras_optimizer(optimizer, variables)
     else:
         handles = [unwrap.tf_variable(v).handle for v in variables]
-        naming.graph_trains(ops.get_default_graph(), handles)
+        naming.graph_trains(tf.compat.v1.get_default_graph(), handles)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import group
@@ -26,18 +27,15 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 def collective(kind: str, value: Any, name: str | None, op: str, root: int) -> Any:
     """See tensorflow.mpi.allreduce, allgather and broadcast."""
-    from tensorflow.python.framework import ops, tensor
-    from tensorflow.python.ops import variables
-
     collectives.refuse_in_child(kind)
 
-    if not isinstance(value, (tensor.Tensor, variables.Variable)) and not _is_variable(value):
+    if not isinstance(value, (tf.Tensor, tf.Variable)) and not _is_variable(value):
         array = np.asarray(value)
         if not group.connected():
             return array
         meeting = collectives.meeting_name(kind, name)
         return collectives.run(kind, array, meeting, op=op, root=root, of_script=True)
-    value = ops.convert_to_tensor(value)
+    value = tf.convert_to_tensor(value)
     if not group.connected():
         return value
     attributes: dict[str, Any] = {}
@@ -45,7 +43,7 @@ def collective(kind: str, value: Any, name: str | None, op: str, root: int) -> A
         attributes["reduce_op"] = collectives.REDUCE_OPS[op]
     if kind == "broadcast":
         attributes["root"] = root
-    if isinstance(value, ops.EagerTensor):
+    if isinstance(value, tf.__internal__.EagerTensor):
         return _eager(kind, value, collectives.meeting_name(kind, name), attributes)
     return _in_graph(kind, value, name, attributes)
 
@@ -69,8 +67,6 @@ def of_ranks(
 
     When it runs, raises tf.errors.FailedPreconditionError if ranks differ in dtype or shape.
     """
-    from tensorflow.python.framework import ops
-
     attributes: dict[str, Any] = {"horovods": True, "members": [int(rank) for rank in ranks]}
     if kind == "allreduce":
         attributes["reduce_op"] = collectives.REDUCE_OPS[op]
@@ -78,7 +74,7 @@ def of_ranks(
         attributes["root"] = root
     suffix = "".join(f" {rank}" for rank in ranks)
     suffix = suffix and f" of{suffix}"
-    if isinstance(value, ops.EagerTensor):
+    if isinstance(value, tf.__internal__.EagerTensor):
         meeting = collectives.meeting_name(f"hvd {kind}", name)
         return _eager(kind, value, f"{meeting}{suffix}", attributes)
     return _in_graph(kind, value, name, attributes, suffix)
@@ -91,9 +87,9 @@ def _is_variable(value: Any) -> bool:
 
 def run_op(kind: str, value: Any, name: str) -> Any:
     """A collective of the runtime itself, on the tensor `value`, identified by `name`."""
-    from tensorflow.python.framework import constant_op, op_def_library, ops
+    from tensorflow.python.framework import constant_op, op_def_library
 
-    if isinstance(value, ops.EagerTensor):
+    if isinstance(value, tf.__internal__.EagerTensor):
         return _eager(kind, value, name, {})
     meeting = constant_op.constant(name)
     inputs = {"tensor": value, "tensor_name": meeting}
@@ -110,7 +106,6 @@ def gather_data(vector: Any, name: Any) -> Any:
 
 def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
     from tensorflow.python.eager import context, execute
-    from tensorflow.python.framework import ops
 
     flat: list[Any] = ["T", value.dtype.as_datatype_enum]
     for key, attribute in attributes.items():
@@ -118,7 +113,7 @@ def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
     (result,) = execute.execute(
         _OPS[kind].encode(),
         1,
-        inputs=[value, ops.convert_to_tensor(name)],
+        inputs=[value, tf.convert_to_tensor(name)],
         attrs=tuple(flat),
         ctx=context.context(),
     )
@@ -132,7 +127,7 @@ def _in_graph(
     from tensorflow.python.framework import constant_op, op_def_library, ops
 
     presence.uses()
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     # Collectives of some ranks have their own numbering, because the other ranks do not create
     # them.
     with ops.name_scope(f"mpi_{kind}{suffix.replace(' ', '_')}"):

@@ -35,9 +35,8 @@ def seeded(get_seed: Any) -> Any:
         frame = sys._getframe(1)
         if entropy.package_of(frame) != "tensorflow":
             return found  # the script only asks which seeds an op would get
-        from tensorflow.python.eager import context
 
-        if context.executing_eagerly() and frame.f_globals["__name__"] in _GO_ON:
+        if tf.executing_eagerly() and frame.f_globals["__name__"] in _GO_ON:
             drawn = entropy.derived(62, "op", entropy.place_of(frame, "tensorflow"), _cache)
         else:
             drawn = entropy.bits(62, "graph or dataset", entropy.place_of(frame))

@@ -187,11 +187,9 @@ def variable_created(variable: Any) -> None:
     In an eager step a draw that seemed to be for samples may have been a variable's initial value.
     Rank 0's draw, for the first samples, is the one that one process makes.
     """
-    from tensorflow.python.eager import context
-
     initial_broadcast.variable_created(variable)
     shapes: set[Any] = getattr(_local, "by_size", set())
-    if not shapes or not context.executing_eagerly() or variable.shape.rank is None:
+    if not shapes or not tf.executing_eagerly() or variable.shape.rank is None:
         return
     if (shape := tuple(variable.shape)) in shapes and _is_divided(in_step=False):
         shapes.discard(shape)
@@ -225,7 +223,7 @@ class _Call:
         from tensorflow.python.framework import tensor_util
 
         if self.parameters.logits:
-            numbers = tensor_util.constant_value(tf.convert_to_tensor(self.given["num_samples"]))
+            numbers = tf.get_static_value(tf.convert_to_tensor(self.given["num_samples"]))
             each = None if numbers is None else int(numbers)
             return [self.given[self.parameters.logits].shape[0], each]
         shape = tensor_util.constant_value_as_shape(self.shape)

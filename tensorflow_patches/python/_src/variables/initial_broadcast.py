@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.lifecycle import ends
 from tensorflow.mpi._src.runtime import c_api, threads
 from tensorflow.mpi._src.variables import large_variables, naming, replica_check, states, unwrap
@@ -69,10 +70,8 @@ def function_called(graph: Any, captured: Any, eagerly: bool) -> None:
 
 def tape_entered() -> None:
     """See hooks.tape_entered."""
-    from tensorflow.python.eager import context
-
     ends.thread_trains()
-    if context.executing_eagerly():
+    if tf.executing_eagerly():
         _before_tape()
     else:
         naming.mark_tape()
@@ -85,9 +84,8 @@ def checkpoint_restored(checkpoint: Any, path: Any) -> None:
     that are created later, and those of a SavedModel, are synchronized as new ones.
     """
     from tensorflow.python.checkpoint import util
-    from tensorflow.python.eager import context
 
-    if path is not None and context.executing_eagerly():
+    if path is not None and tf.executing_eagerly():
         found = util.list_objects(checkpoint._saver._graph_view)
         state_changed(f"restore({str(path)!r})", found)
 
@@ -100,9 +98,7 @@ def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = (
     separately, so that a variable of the same name, dtype and shape that only one rank has cannot
     be mistaken for one of them.
     """
-    from tensorflow.python.framework import ops
-
-    with threads.inside(busy, on=True), ops.init_scope():
+    with threads.inside(busy, on=True), tf.init_scope():
         # Handle ids increase with creation, so this is program order on every rank.
         ordered = sorted(handles, key=states.creation)
         roles = {id(handle): "trained" for handle in trained}
@@ -152,12 +148,10 @@ def _compare_replicas(known: tuple[Any, dict[str, Any]]) -> None:
 
 def _sync_function(graph: Any, captured: Any) -> bool:
     """Synchronizes the variables of a function; returns whether that is complete."""
-    from tensorflow.python.framework import dtypes
-
     trained = {naming.handle_name(handle)[1] for handle in graph._tf_mpi_trained.values()}
     if trained <= _synchronized_handles:
         return True
-    handles = {id(t): t for t in captured if getattr(t, "dtype", None) == dtypes.resource}
+    handles = {id(t): t for t in captured if getattr(t, "dtype", None) == tf.resource}
     handles.update(graph._tf_mpi_trained)
     fresh = {
         i: h for i, h in handles.items() if naming.handle_name(h)[1] not in _synchronized_handles
@@ -180,9 +174,7 @@ def _before_tape() -> None:
 
 def before_optimizer(optimizer: Any, variables: list[Any]) -> None:
     """See hooks.optimizer_ready. Only now do an eager optimizer's slots and counters exist."""
-    from tensorflow.python.eager import context
-
-    if not context.executing_eagerly():
+    if not tf.executing_eagerly():
         return
     if getattr(optimizer, "_tf_mpi_synchronized", 0) != _generation:
         optimizer._tf_mpi_synchronized = _generation

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.mpi._src.messaging import collectives, control_plane
 from tensorflow.mpi._src.runtime import c_api, group
 
@@ -35,9 +36,7 @@ class EagerVariable:
 
     def receive(self, label: str) -> None:
         """Broadcasts rank 0's value into the variable; `label` identifies the exchange."""
-        from tensorflow.python.framework import ops
-
-        self._execute(b"TfMpiBroadcastVariable", 0, [self.handle, ops.convert_to_tensor(label)])
+        self._execute(b"TfMpiBroadcastVariable", 0, [self.handle, tf.convert_to_tensor(label)])
 
     @staticmethod
     def _execute(op: bytes, outputs: int, inputs: list[Any]) -> list[Any]:
@@ -61,11 +60,10 @@ def eager_variable(variable: Any) -> EagerVariable | None:
 def view(handle: Any) -> np.ndarray[Any, Any]:
     """The value of an eager variable. On the CPU it shares the variable's memory, so the variable
     must not change while the view is in use."""
-    from tensorflow.python.framework import dtypes
-    from tensorflow.python.ops import gen_resource_variable_ops as raw
-
-    dtype = dtypes.as_dtype(handle._handle_data.shape_and_type[0].dtype)
-    value: np.ndarray[Any, Any] = np.asarray(raw.read_variable_op(handle, dtype)._numpy_internal())
+    dtype = tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
+    value: np.ndarray[Any, Any] = np.asarray(
+        tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)._numpy_internal()
+    )
     return value
 
 

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.runtime import c_api, group, hooks
 
 NAMES = "_tf_mpi_names"  # the attribute of an average op with the names of its variables
@@ -22,9 +23,8 @@ def handle_name(handle: Any) -> tuple[str, str]:
     known: tuple[str, str] | None = getattr(handle, "_tf_mpi_name", None)
     if known is None:
         from tensorflow.python.eager import context, execute
-        from tensorflow.python.framework import ops
 
-        with ops.init_scope():
+        with tf.init_scope():
             (result,) = execute.execute(
                 b"TfMpiHandleName", 1, inputs=[handle], attrs=None, ctx=context.context()
             )
@@ -50,11 +50,9 @@ def _is_eager(tensor: Any) -> bool:
 
 def apply_op_created(graph: Any, op: Any) -> None:
     """See hooks.apply_op_created."""
-    from tensorflow.python.framework import dtypes
-
-    states = [t for t in op.inputs if t.dtype == dtypes.resource]
+    states = [t for t in op.inputs if t.dtype == tf.resource]
     trained = [handle for handle in (external(graph, t) for t in states) if handle is not None]
-    if trained and op.inputs[0].dtype == dtypes.resource:
+    if trained and op.inputs[0].dtype == tf.resource:
         container, name = handle_name(trained[0])
         c_api.load().tfmpi_declare_variable(container.encode(), name.encode(), b"")
     _mark(graph, trained)
@@ -91,12 +89,10 @@ def state_keys(op: Any) -> list[str]:
     The format is that of glue/variables/variable_names.h; keys of a session have the scope "*",
     explained in glue/variables/initial_broadcast.h.
     """
-    from tensorflow.python.framework import dtypes
-
     if op.inputs[0].dtype._is_ref_dtype:  # its slots are synchronized together with it
         return [f"*|{state_name(op.inputs[0].op)}"]
     keys = []
-    for state in (tensor for tensor in op.inputs if tensor.dtype == dtypes.resource):
+    for state in (tensor for tensor in op.inputs if tensor.dtype == tf.resource):
         handle = external(op.graph, state)
         if handle is not None:
             keys.append("/".join(handle_name(handle)))
@@ -128,12 +124,10 @@ def function_first_called(graph: Any, captured: Any) -> None:
     Their captures are declared in order, which is the same on every rank that has loaded the same
     function.
     """
-    from tensorflow.python.framework import dtypes
-
     graph._tf_mpi_seen = True
     if hasattr(graph, "_tf_mpi_trained") or not _holds_apply_op(graph):
         return
-    handles = [t for t in captured if getattr(t, "dtype", None) == dtypes.resource and _is_eager(t)]
+    handles = [t for t in captured if getattr(t, "dtype", None) == tf.resource and _is_eager(t)]
     for handle in handles:
         container, name = handle_name(handle)
         c_api.load().tfmpi_declare_variable(container.encode(), name.encode(), b"")
@@ -205,26 +199,21 @@ def _called(node: Any) -> list[str]:
 
 def function_nested(inner: Any) -> None:
     """Called when `inner`, which trains or computes gradients, is called in a graph being built."""
-    from tensorflow.python.framework import ops
-
     if hasattr(inner, "_tf_mpi_trained"):
-        _mark(ops.get_default_graph(), list(inner._tf_mpi_trained.values()))
+        _mark(tf.compat.v1.get_default_graph(), list(inner._tf_mpi_trained.values()))
     if hasattr(inner, "_tf_mpi_tape"):
         mark_tape()
 
 
 def mark_tape() -> None:
     """Called when a tape is entered during tracing: calls of the function are forward passes."""
-    from tensorflow.python.framework import ops
-
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     while graph is not None and hasattr(graph, "outer_graph"):
         graph._tf_mpi_tape = True
         graph = graph.outer_graph
 
 
 def _number_occurrence(graph: Any, op: Any) -> None:
-    from tensorflow.core.framework import attr_value_pb2
 
     if not hasattr(graph, "_tf_mpi_counts"):
         graph._tf_mpi_counts = {}
@@ -236,11 +225,11 @@ def _number_occurrence(graph: Any, op: Any) -> None:
     if group.size == 1:
         return
     if count > 1:
-        op._set_attr("_tf_mpi_occurrence", attr_value_pb2.AttrValue(i=count))
+        op._set_attr("_tf_mpi_occurrence", tf.compat.v1.AttrValue(i=count))
     if not hasattr(graph, "_tf_mpi_updates"):
         graph._tf_mpi_updates = {}
     updates = graph._tf_mpi_updates.setdefault(key[1], [])
     updates.append(op)
     # They may run in any order: a rank must not copy rows that one of them has yet to update.
     for update in updates[-2:] if len(updates) > 1 else ():
-        update._set_attr("_tf_mpi_one_of_many", attr_value_pb2.AttrValue(b=True))
+        update._set_attr("_tf_mpi_one_of_many", tf.compat.v1.AttrValue(b=True))

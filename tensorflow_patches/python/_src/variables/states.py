@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import c_api, group, log
 from tensorflow.mpi._src.variables import large_variables, naming
@@ -88,31 +89,26 @@ def is_random_state(name: str) -> bool:
 
 def _synchronizable_dtype(handle: Any) -> Any:
     """The dtype of a variable that may be synchronized; None for other resources, random states."""
-    from tensorflow.python.framework import dtypes
-
     data = getattr(handle, "_handle_data", None)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
         return None
     container, name = naming.handle_name(handle)
     if container != "Anonymous" or is_random_state(name.rpartition("/")[0]):
         return None
-    dtype = dtypes.as_dtype(data.shape_and_type[0].dtype)
-    return None if dtype in (dtypes.string, dtypes.variant, dtypes.resource) else dtype
+    dtype = tf.as_dtype(data.shape_and_type[0].dtype)
+    return None if dtype in (tf.string, tf.variant, tf.resource) else dtype
 
 
 def is_uninitialized(handle: Any) -> bool:
     """Whether `handle` is a variable whose initializer has not run yet."""
-    from tensorflow.python.ops import gen_resource_variable_ops as raw
-
     return (
-        _synchronizable_dtype(handle) is not None and not raw.var_is_initialized_op(handle).numpy()
+        _synchronizable_dtype(handle) is not None
+        and not tf.raw_ops.VarIsInitializedOp(resource=handle).numpy()
     )
 
 
 def of_handle(handle: Any, role: str) -> State | None:
     """The State of a variable; None if it is not a variable, has no value, or is a random state."""
-    from tensorflow.python.ops import gen_resource_variable_ops as raw
-
     dtype = _synchronizable_dtype(handle)
     if dtype is None or is_uninitialized(handle):
         return None
@@ -120,16 +116,16 @@ def of_handle(handle: Any, role: str) -> State | None:
     debug_name = name.rpartition("/")[0]
 
     def read() -> Any:
-        return raw.read_variable_op(handle, dtype).numpy()
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
 
     def write(value: Any) -> None:
-        raw.assign_variable_op(handle, value)
+        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
     def mark() -> None:
         c_api.load().tfmpi_mark_synchronized(container.encode(), name.encode(), b"")
         on_all_ranks.add(name)
 
-    shape = raw.variable_shape(handle).numpy().tolist()
+    shape = tf.raw_ops.VariableShape(input=handle).numpy().tolist()
     large = (
         large_variables.EagerVariable(handle) if large_variables.is_large(dtype, shape) else None
     )
