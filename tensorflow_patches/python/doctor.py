@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 from tensorflow import mpi
 from tensorflow.mpi import _build_info, config, installation
 from tensorflow.mpi._src.gpu import gpus
@@ -110,8 +111,6 @@ def _machine() -> list[tuple[str, str]]:
 
 
 def _try_allreduce() -> bool:
-    import numpy as np
-
     total = mpi.allreduce(np.arange(4.0) + mpi.rank(), op="sum")
     size = mpi.size()
     expected = size * np.arange(4.0) + size * (size - 1) / 2

@@ -17,6 +17,7 @@ import weakref
 import zlib
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.mpi._src.data import batch_shard, contents
 from tensorflow.mpi._src.messaging import collectives, control_plane
@@ -172,8 +173,6 @@ def _run(predict: Any, call: Prediction | None, *args: Any, **kwargs: Any) -> An
 
 def _gather(call: Prediction, outputs: Any) -> Any:
     """The whole result, in order; None if it cannot be made from the ranks' parts."""
-    import numpy as np
-
     sizes = np.array(call.sizes, np.int64)
     firsts = [batch_shard.first_row(sizes, rank) for rank in range(group.size + 1)]
     rows = np.diff(firsts, axis=0)  # by rank and batch
@@ -206,8 +205,6 @@ def _gather(call: Prediction, outputs: Any) -> Any:
 
 def _kind(leaf: Any, rows: int) -> list[Any] | None:
     """Dtype and shape of one sample's output; None if it cannot be gathered."""
-    import numpy as np
-
     if not isinstance(leaf, np.ndarray) or leaf.dtype.name not in collectives.DTYPES:
         return None
     if leaf.ndim == 0 or leaf.shape[0] != rows:

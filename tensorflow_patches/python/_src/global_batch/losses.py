@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.mpi._src.global_batch import batch
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
@@ -79,8 +80,6 @@ class _Given:
 
 
 def _tensor(value: Any) -> Any:
-    import numpy as np
-
     return tf.convert_to_tensor(value) if isinstance(value, np.ndarray) else value
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.mpi._src.global_batch import batch, results, states
 from tensorflow.mpi._src.global_batch.kinds import Kind
@@ -111,8 +112,6 @@ def _arrays(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def _array(one: Any) -> Any:
-    import numpy as np
-
     if not isinstance(one, (list, tuple)) or not all(
         isinstance(each, (int, float)) for each in one
     ):
@@ -122,8 +121,6 @@ def _array(one: Any) -> Any:
 
 def _rank(one: Any) -> Any:
     """The rank of an array, "any" if unknown; None for what is not an array."""
-    import numpy as np
-
     if not isinstance(one, (tf.Tensor, np.ndarray)):
         return None
     return one.ndim if isinstance(one, np.ndarray) or one.shape.rank is not None else "any"
@@ -255,8 +252,6 @@ def put_sum(variable: Any, total: Any) -> None:
 
 def holds_sums(variable: Any) -> bool:
     """Whether a metric's variable, in eager code, contains a sum over all ranks, or no sample."""
-    import numpy as np
-
     own = unwrap.tf_variable(variable)
     known = [own.__dict__.get(BASE, 0)]
     known += [own.__dict__[_SUMMED].numpy()] if _SUMMED in own.__dict__ else []
@@ -265,8 +260,6 @@ def holds_sums(variable: Any) -> bool:
 
 
 def _still_holds(variable: Any, value: Any) -> bool:
-    import numpy as np
-
     if not tf.executing_eagerly():
         return False
     held = variable.numpy()

@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.mpi._src.global_batch import batch, kinds, results, states
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
@@ -203,8 +204,6 @@ def only_traced(model: Any, counted: list[str] | None = None) -> Iterator[None]:
     Args:
       counted: receives the names of the model's own attributes that the trace has changed.
     """
-    import numpy as np
-
     generator_states, numbers = (random.getstate(), np.random.get_state()), _numbers(model)
     was_built, containers = _is_built(model), _containers(model)
     held = [

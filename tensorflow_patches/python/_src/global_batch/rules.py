@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.mpi._src.global_batch import rules_arithmetic as numbers
 from tensorflow.mpi._src.global_batch import rules_creation as made
@@ -193,8 +194,6 @@ def _is_of_one(node: Node) -> bool:
 
 
 def _array(value: int) -> object:
-    import numpy as np
-
     return np.array(value)
 
 

@@ -19,6 +19,7 @@ import itertools
 import threading
 from typing import Any
 
+import numpy as np
 from tensorflow.mpi._src.average import own_updates
 from tensorflow.mpi._src.global_batch import batch, states
 from tensorflow.mpi._src.keras import adapters, batch_logs, calls, generators
@@ -140,8 +141,6 @@ def _variables(model: Any) -> list[Any]:
 
 
 def _numpy(variable: Any) -> Any:
-    import numpy as np
-
     return np.array(unwrap.tf_variable(variable).numpy())
 
 
@@ -297,8 +296,6 @@ def synchronize_states(model: Any, label: str) -> None:
     differ between ranks are changed. Weights that differ, although averages should keep them equal,
     are reset to rank 0's; a difference beyond rounding is an error.
     """
-    import numpy as np
-
     if not model.built and not getattr(model, "inputs", None):
         return
     trained = list(model.trainable_weights)
@@ -329,8 +326,6 @@ def _is_float(variable: Any) -> bool:
 
 def _check_numbers(variable: Any, parts: list[Any], label: str) -> None:
     """NaN on every rank is also what one process would have; NaN on some ranks is an error."""
-    import numpy as np
-
     faulty = [np.isnan(part.astype(np.float64)) for part in parts]
     for rank, places in enumerate(faulty[1:], start=1):
         if (places != faulty[0]).any():
@@ -345,8 +340,6 @@ def _check_numbers(variable: Any, parts: list[Any], label: str) -> None:
 
 
 def _check_rounding(variable: Any, parts: list[Any], label: str) -> None:
-    import numpy as np
-
     first = parts[0].astype(np.float64)
     for rank, part in enumerate(parts[1:], start=1):
         ours = part.astype(np.float64)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from tensorflow.mpi._src.random import entropy
 from tensorflow.mpi._src.runtime import group
 from tensorflow.mpi._src.variables import states
@@ -17,8 +18,6 @@ _JUMP_ATTRIBUTE = "_tf_mpi_drawing"  # attribute of a generator's variable
 
 def jump_by_rank(model: Any) -> None:
     """Called at the start of fit: each rank draws from another part of the sequence."""
-    import numpy as np
-
     if entropy.is_shared():
         return
     try:

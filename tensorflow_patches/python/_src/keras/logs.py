@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.mpi._src.global_batch import metrics, plan, results
 from tensorflow.mpi._src.messaging import control_plane
@@ -108,8 +109,6 @@ def _over_ranks(
     `how` is "sum" or "mean", by the variable's aggregation, as in tf.distribute. If it is neither,
     or the metric has seen the whole batch on every rank ("same"), rank 0's value is used.
     """
-    import numpy as np
-
     if not states:
         return []
     taken = taken or values_of(states)
@@ -143,8 +142,6 @@ def _check_same(label: str, everyone: list[Any]) -> None:
 
 
 def _numpy(variable: Any) -> Any:
-    import numpy as np
-
     return np.array(unwrap.tf_variable(variable).numpy())
 
 
@@ -155,8 +152,6 @@ def returned(model: Any, kind: str, logs: Any, label: str) -> Any:
       kind: "train_step" or "test_step".
       logs: this rank's.
     """
-    import numpy as np
-
     if not isinstance(logs, dict):
         return logs
     sources = results.sources_of(model, kind)
@@ -189,8 +184,6 @@ def _result(source: results.Source) -> Any:
 
 def _combined(parts: list[tuple[Any, Any]], is_sum: bool) -> Any:
     """Combines the ranks' (weight, value) pairs; equal values are left unchanged."""
-    import numpy as np
-
     values = [value for weight, value in parts if weight > 0] or [parts[0][1]]
     shape = values[0].shape
     if any(value.shape != shape for value in values):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from horovod.common.util import num_rank_is_power_2 as check_num_rank_power_of_2  # noqa: F401
 from horovod.tensorflow.util import _executing_eagerly  # noqa: F401
@@ -66,8 +67,6 @@ def _when_run(value: Any, name: str | None) -> Any:
 
 
 def _number(value: Any) -> Any:
-    import numpy as np
-
     return lambda: np.int32(value())
 
 
