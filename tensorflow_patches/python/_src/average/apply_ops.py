@@ -53,7 +53,6 @@ def apply_op_created(graph: Any, op: Any) -> None:
 
 
 def _mark(op: Any) -> None:
-
     op._set_attr(_AVERAGED, tf.compat.v1.AttrValue(b=True))
     keys = [key.encode() for key in naming.state_keys(op)]
     if keys:

@@ -103,7 +103,6 @@ def _eager(tensors: list[Any], names: list[str], label: str, weight: Any) -> lis
 
 
 def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> list[Any]:
-
     graph = tf.compat.v1.get_default_graph()
     numbered = carrier.numbered(label, carrier.count_in_graph(graph, label))
     tensors = [carrier.not_constant(tensor) for tensor in tensors]
@@ -256,7 +255,6 @@ def _slices_eagerly(
 def _slices_in_graph(
     slices: Any, name: str, label: str, weight: Any, table_rows: int, every_row: bool
 ) -> list[Any]:
-
     number = carrier.count_in_graph(tf.compat.v1.get_default_graph(), f"{name} ({label})")
     attributes = {
         carrier.TABLE_ROWS: {"i": table_rows},

@@ -46,7 +46,6 @@ def kept_identity(tensors: list[Any], name: str) -> list[Any]:
 
 
 def _set(op: Any, attributes: dict[str, Any]) -> None:
-
     for key, value in attributes.items():
         op._set_attr(key, tf.compat.v1.AttrValue(**value))
 

@@ -91,7 +91,6 @@ def differing(handles: list[Any]) -> tuple[str, int] | None:
 
 
 def _digest(handle: Any) -> int:
-
     dtype = tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
     shape = tf.raw_ops.VariableShape(input=handle).numpy().tolist()
     if large_variables.is_large(dtype, shape):

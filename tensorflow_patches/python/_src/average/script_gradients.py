@@ -77,7 +77,6 @@ def taken(gradients: Any, sources: Any) -> list[Any]:
 
 
 def _is_number(gradient: Any) -> bool:
-
     if not isinstance(gradient, (tf.Tensor, tf.IndexedSlices)):
         return False
     return bool(gradient.dtype.is_floating or gradient.dtype.is_complex)
@@ -133,7 +132,6 @@ def _has_own_data() -> bool:
 
 
 def _in_graph(gradients: list[Any], variables: list[Any]) -> list[Any]:
-
     own_updates.trained.update(map(own_updates.key, variables))
     weight = scope.gradient_weight()
     weight = tf.convert_to_tensor(1.0 if weight is None else weight, dtype=tf.float32)
@@ -173,7 +171,6 @@ def _of_any_length(tensor: Any) -> Any:
 
 
 def _pass(inputs: list[Any], variables: list[Any], weight: Any, slices: Any = None) -> list[Any]:
-
     passed = inputs if slices is None else inputs[:1]
     passed = [*_as_parts(passed), *inputs[len(passed) :], weight]
     outputs = tf.identity_n(passed, name="mpi_gradients")

@@ -184,7 +184,6 @@ def _trained_by_op(op: Any) -> set[str]:
 
 
 def _is_state(tensor: Any) -> bool:
-
     return bool(tensor.dtype._is_ref_dtype) or (
         tensor.dtype == tf.resource and tensor.op.type == "VarHandleOp"
     )

@@ -39,7 +39,6 @@ def guard_subclass(optimizer: Any) -> None:
 
 
 def _are_identical(variables: list[Any]) -> bool:
-
     if not tf.executing_eagerly():
         return False
     return own_updates.differing([variable.handle for variable in variables]) is None

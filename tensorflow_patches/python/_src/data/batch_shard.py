@@ -353,12 +353,10 @@ def batch_sizes(dataset: Any) -> set[int] | None:
 
 def length(dataset: Any) -> float | None:
     """The number of elements, possibly infinite; None if unknown, as in a graph."""
-    from tensorflow.python.data.ops import dataset_ops
-
     elements = tf.get_static_value(dataset.cardinality())
-    if elements is None or elements == dataset_ops.UNKNOWN:
+    if elements is None or elements == tf.data.UNKNOWN_CARDINALITY:
         return None
-    return math.inf if elements == dataset_ops.INFINITE else int(elements)
+    return math.inf if elements == tf.data.INFINITE_CARDINALITY else int(elements)
 
 
 def num_rows(spec: Any, element: Any) -> Any:

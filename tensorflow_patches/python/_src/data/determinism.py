@@ -43,7 +43,7 @@ def description(dataset: Any) -> list[Any] | None:
         if not transformations.is_tensorflows(source) or one_order.is_open(source):
             return None
         if hasattr(source, "_seed2"):
-            seeds = [_constant(source._seed), _constant(source._seed2)]
+            seeds = [transformations.constant(one) for one in (source._seed, source._seed2)]
             if None in seeds or seeds == [0, 0]:  # random, drawn by every rank separately
                 return None
             found.append([*seeds, iterations.times_drawn(source)])
@@ -131,12 +131,6 @@ def sources(dataset: Any) -> Iterator[Any]:
         yield from sources(source)
 
 
-def _constant(tensor: Any) -> int | None:
-
-    value = tf.get_static_value(tensor)
-    return None if value is None else int(value)
-
-
 def _is_harmless(node: Any, others: dict[str, Any]) -> bool:
     """Whether an op of a function (`others`: its ops by name) has the same output on every rank."""
     from tensorflow.python.framework import op_def_registry
@@ -158,6 +152,5 @@ def _is_harmless(node: Any, others: dict[str, Any]) -> bool:
 
 
 def _is_seed(node: Any) -> bool:
-
     constant = node is not None and node.op == "Const"
     return not constant or bool(tf.make_ndarray(node.attr["value"].tensor))

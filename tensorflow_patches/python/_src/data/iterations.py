@@ -228,15 +228,17 @@ def is_complete(cache: Any) -> bool:
 def _is_complete(made: _Made) -> bool:
     """Whether a cache no longer needs its input; reading from an incomplete cache is an error."""
     from tensorflow.python.data.ops import dataset_ops
-    from tensorflow.python.ops import gen_dataset_ops
 
     given = made.attributes
     flat = {name: given[name] for name in ("output_types", "output_shapes")}
     spec = tuple(map(tf.TensorSpec, flat["output_shapes"], flat["output_types"]))
     source = dataset_ops._VariantDataset(made.inputs["input_dataset"], spec)
     unreadable = source.take(0).apply(tf.data.experimental.assert_cardinality(1))
-    variant = gen_dataset_ops.cache_dataset_v2(
-        unreadable._variant_tensor, made.inputs["filename"], made.inputs["cache"], **flat
+    variant = tf.raw_ops.CacheDatasetV2(
+        input_dataset=unreadable._variant_tensor,
+        filename=made.inputs["filename"],
+        cache=made.inputs["cache"],
+        **flat,
     )
     try:
         _request_first(dataset_ops._VariantDataset(variant, spec))
@@ -250,7 +252,6 @@ def holding(dummy: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(dummy)
     def made(*args: Any, **kwargs: Any) -> Any:
-
         if not tf.executing_eagerly():
             return dummy(*args, **kwargs)
         place, deleter = tf.raw_ops.AnonymousMemoryCache()
@@ -337,11 +338,10 @@ def _replaced(made: _Made, instead: dict[int, Any]) -> _Made:
 def _draw(seed: Any, seed2: Any, generator: Any, times: int) -> None:
     """Draws seeds by iterating a shuffle of one element; 5 us each."""
     from tensorflow.python.data.ops import dataset_ops
-    from tensorflow.python.ops import gen_dataset_ops
 
     one = tf.data.Dataset.range(1)
-    shuffled = gen_dataset_ops.shuffle_dataset_v3(
-        one._variant_tensor,
+    shuffled = tf.raw_ops.ShuffleDatasetV3(
+        input_dataset=one._variant_tensor,
         buffer_size=1,
         seed=seed,
         seed2=seed2,

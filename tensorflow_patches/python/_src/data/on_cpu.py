@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
 from typing import Any
+
+from tensorflow.mpi._src.runtime import threads
 
 _ATTRIBUTE = "experimental_ints_on_device"
 _making = threading.local()
@@ -26,15 +27,9 @@ class _Attributes(dict[str, Any]):
         self.pop("_tf_data_function", None)
 
 
-@contextlib.contextmanager
-def functions() -> Iterator[None]:
+def functions() -> contextlib.AbstractContextManager[None]:
     """Inside, functions that this thread traces are ours, not the script's."""
-    before = getattr(_making, "on", False)
-    _making.on = True
-    try:
-        yield
-    finally:
-        _making.on = before
+    return threads.inside(_making, on=True)
 
 
 def traced(original: Any) -> Any:

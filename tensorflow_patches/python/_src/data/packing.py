@@ -58,17 +58,10 @@ def decode_spec(text: str, own: Any) -> Any:
     return nested_structure_coder.decode_proto(proto)
 
 
-def _components(spec: Any) -> list[Any]:
-    """The dense tensors of an element; an absent optional has none."""
-    leaves = tf.nest.flatten(spec)
-    present = [leaf for leaf in leaves if not isinstance(leaf, tf.OptionalSpec)]
-    return list(tf.nest.flatten(present, expand_composites=True))
-
-
 def pack(spec: Any, element: Any) -> Any:
     """`element` of `spec` as a uint8 vector of at least one block."""
     parts = []
-    for part in _components_of(spec, element):
+    for part in _components(spec, element):
         data, lengths = _bytes(part)
         words = [[tf.rank(part, name="dimensions")], tf.shape(part), [tf.size(data)]]
         header = tf.concat([tf.cast(word, tf.int64) for word in words] + [lengths], 0)
@@ -99,7 +92,8 @@ def _next_block(offset: Any) -> Any:
     return (offset + (BLOCK - 1)) // BLOCK * BLOCK
 
 
-def _components_of(spec: Any, element: Any) -> list[Any]:
+def _components(spec: Any, element: Any) -> list[Any]:
+    """The dense tensors of an element, or of its spec; an absent optional has none."""
     pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(element))
     present = [part for leaf, part in pairs if not isinstance(leaf, tf.OptionalSpec)]
     return list(tf.nest.flatten(present, expand_composites=True))
@@ -120,7 +114,7 @@ def unpack(spec: Any, packed: Any, begin: Any = 0) -> Any:
     """The element that was packed at `begin`."""
     offset = tf.cast(begin, tf.int64) + BLOCK
     parts = []
-    for component in _components(spec):
+    for component in _components(spec, spec):
         dimensions, offset = _words(packed, offset, tf.constant(1, tf.int64))
         shape, offset = _words(packed, offset, dimensions[0])
         size, offset = _words(packed, offset, tf.constant(1, tf.int64))

@@ -186,13 +186,12 @@ def cached_again(dataset: Any, source: Any) -> Any:
 
 def _shuffled_again(dataset: Any, source: Any) -> Any:
     from tensorflow.python.data.ops import dataset_ops
-    from tensorflow.python.ops import gen_dataset_ops
 
     held = {field: value for field, value in vars(dataset).items() if field in _OF_A_SHUFFLE}
     new = object.__new__(type(dataset))
     vars(new).update(held, _input_dataset=source)
-    variant = gen_dataset_ops.shuffle_dataset_v3(
-        source._variant_tensor,
+    variant = tf.raw_ops.ShuffleDatasetV3(
+        input_dataset=source._variant_tensor,
         buffer_size=dataset._buffer_size,
         seed=dataset._seed,
         seed2=dataset._seed2,
@@ -214,15 +213,14 @@ def scanned_again(held: dict[str, Any], source: Any) -> Any:
     """The scan of of_a_scan over another input of the same spec, without tracing again."""
     from tensorflow.python.data.ops import dataset_ops, scan_op
     from tensorflow.python.data.util import structure
-    from tensorflow.python.ops import gen_experimental_dataset_ops
 
     new = object.__new__(scan_op._ScanDataset)
     vars(new).update(held, _input_dataset=source)
     function = new._scan_func.function
-    variant = gen_experimental_dataset_ops.scan_dataset(
-        source._variant_tensor,
-        structure.to_tensor_list(new._state_structure, new._initial_state),
-        function.captured_inputs,
+    variant = tf.raw_ops.ScanDataset(
+        input_dataset=source._variant_tensor,
+        initial_state=structure.to_tensor_list(new._state_structure, new._initial_state),
+        other_arguments=function.captured_inputs,
         f=function,
         preserve_cardinality=True,
         **new._common_args,
@@ -279,6 +277,5 @@ def _pads_to_one_shape(dataset: Any) -> bool:
 
 
 def constant(tensor: Any) -> int | None:
-
     value = tf.get_static_value(tensor)
     return None if value is None else int(value)

@@ -85,7 +85,6 @@ def saved_once(function: Any) -> Any:
     """Wraps tf.data's _save, which only rank 0 runs."""
 
     def path(dataset: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-
         return path if tf.executing_eagerly() else dataset  # a session writes it later
 
     return saves.on_rank_0(function, path)

@@ -5,7 +5,7 @@ The output of an op without a family is UNKNOWN, never wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -140,7 +140,7 @@ def of_node(node: Node) -> Dependence:
         return drawn
     if name == "Rank":
         rank = node.rank(0)
-        return CONST if rank is None else of_numbers(sizes.of_constant(_array(rank)))
+        return CONST if rank is None else of_numbers(sizes.of_constant(np.array(rank)))
     if name in ("Shape", "ShapeN", "Size"):
         return moves.shape(node)
     if name in ("TensorListReserve", "EmptyTensorList"):
@@ -193,12 +193,7 @@ def _is_of_one(node: Node) -> bool:
     )
 
 
-def _array(value: int) -> object:
-    return np.array(value)
-
-
 def _constant(node: Node) -> Dependence:
-
     shape = node.output.shape
     if node.type != "Const" or not shape.is_fully_defined() or shape.num_elements() > 64:
         return CONST
@@ -206,43 +201,37 @@ def _constant(node: Node) -> Dependence:
     return CONST if known is None else of_numbers(known)
 
 
-def _table(
-    names: Iterable[str], rule: Callable[[Node], Dependence]
-) -> dict[str, Callable[[Node], Dependence]]:
-    return dict.fromkeys(names, rule)
-
-
 _RULES: dict[str, Callable[[Node], Dependence]] = {
-    **_table(_AS_IS, numbers.as_is),
-    **_table(_ELEMENTWISE, numbers.together),
-    **_table(("Add", "AddN", "AddV2", "AccumulateNV2", "BiasAdd", "Sub"), numbers.add),
-    **_table(("Mul", "MulNoNan"), numbers.multiply),
-    **_table(("Div", "DivNoNan", "RealDiv"), numbers.divide),
-    **_table(_REDUCTIONS, numbers.reduce),
+    **dict.fromkeys(_AS_IS, numbers.as_is),
+    **dict.fromkeys(_ELEMENTWISE, numbers.together),
+    **dict.fromkeys(("Add", "AddN", "AddV2", "AccumulateNV2", "BiasAdd", "Sub"), numbers.add),
+    **dict.fromkeys(("Mul", "MulNoNan"), numbers.multiply),
+    **dict.fromkeys(("Div", "DivNoNan", "RealDiv"), numbers.divide),
+    **dict.fromkeys(_REDUCTIONS, numbers.reduce),
     **{name: numbers.gradient(first) for name, first in _GRADIENTS.items()},
     **{name: layers.layer(*places) for name, places in _LAYERS.items()},
     **{name: layers.convolution(*places) for name, places in _CONVOLUTIONS.items()},
-    **_table(_KERNEL_GRADIENTS, layers.kernel_gradient),
+    **dict.fromkeys(_KERNEL_GRADIENTS, layers.kernel_gradient),
     **{name: layers.inner(core) for core, names in _INNER.items() for name in names},
-    **_table(_RANDOM, made.drawn),
+    **dict.fromkeys(_RANDOM, made.drawn),
     **_LISTS,
-    **_table(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), layers.batch_norm),
-    **_table(("Softmax", "LogSoftmax", "TopK", "TopKV2"), layers.last),
-    **_table(("ArgMax", "ArgMin"), layers.argument),
-    **_table(("Cumsum", "Cumprod", "CumulativeLogsumexp", "ReverseV2"), moves.along(1)),
-    **_table(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), layers.matmul),
-    **_table(("Einsum", "XlaEinsum"), layers.einsum),
-    **_table(("GatherV2", "ResourceGather"), indices.gather),
-    **_table(("GatherNd", "ResourceGatherNd"), indices.gather_nd),
-    **_table(("Pad", "PadV2", "MirrorPad"), moves.padded),
-    **_table(
+    **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), layers.batch_norm),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "TopK", "TopKV2"), layers.last),
+    **dict.fromkeys(("ArgMax", "ArgMin"), layers.argument),
+    **dict.fromkeys(("Cumsum", "Cumprod", "CumulativeLogsumexp", "ReverseV2"), moves.along(1)),
+    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), layers.matmul),
+    **dict.fromkeys(("Einsum", "XlaEinsum"), layers.einsum),
+    **dict.fromkeys(("GatherV2", "ResourceGather"), indices.gather),
+    **dict.fromkeys(("GatherNd", "ResourceGatherNd"), indices.gather_nd),
+    **dict.fromkeys(("Pad", "PadV2", "MirrorPad"), moves.padded),
+    **dict.fromkeys(
         ("TensorScatterAdd", "TensorScatterSub", "TensorScatterUpdate"), indices.scattered_into
     ),
-    **_table(("LowerBound", "UpperBound"), indices.searched),
-    **_table(("Select", "SelectV2"), indices.select),
-    **_table(("DenseBincount", "HistogramFixedWidth"), indices.counts),
-    **_table(("SpaceToBatchND", "BatchToSpaceND"), moves.blocks),
-    **_table(("BroadcastTo", "BroadcastArgs"), made.broadcast),
+    **dict.fromkeys(("LowerBound", "UpperBound"), indices.searched),
+    **dict.fromkeys(("Select", "SelectV2"), indices.select),
+    **dict.fromkeys(("DenseBincount", "HistogramFixedWidth"), indices.counts),
+    **dict.fromkeys(("SpaceToBatchND", "BatchToSpaceND"), moves.blocks),
+    **dict.fromkeys(("BroadcastTo", "BroadcastArgs"), made.broadcast),
     "BiasAddGrad": numbers.bias_gradient,
     "Cast": numbers.cast,
     "ConcatV2": moves.concat,

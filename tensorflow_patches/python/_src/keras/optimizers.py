@@ -77,7 +77,6 @@ def unless_averaged(original: Any) -> Any:
     """
 
     def sum_over_replicas(self: Any, grads_and_vars: Any) -> Any:
-
         replicas = tf.distribute.get_strategy().extended
         alone = getattr(replicas, "_tf_mpi_one_rank", not tf.distribute.has_strategy())
         if is_updating() and alone:

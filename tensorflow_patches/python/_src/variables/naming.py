@@ -214,7 +214,6 @@ def mark_tape() -> None:
 
 
 def _number_occurrence(graph: Any, op: Any) -> None:
-
     if not hasattr(graph, "_tf_mpi_counts"):
         graph._tf_mpi_counts = {}
     # As the kernels name it; see glue/kernels/apply_kernel.h.
