@@ -6,9 +6,11 @@ registration, as those of optimizer ops are (glue/kernels/average_kernel.h).
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.mpi._src.variables import naming
 from tensorflow.mpi._src.variables.naming import NAMES
 
 LABEL = "_tf_mpi_average"
@@ -86,10 +88,9 @@ def count_in_graph(graph: Any, label: str) -> int:
 
     while isinstance(graph, control_flow.ControlFlowFuncGraph):
         graph = graph.outer_graph
-    if not hasattr(graph, "_tf_mpi_averages"):
-        graph._tf_mpi_averages = {}
-    graph._tf_mpi_averages[label] = graph._tf_mpi_averages.get(label, 0) + 1
-    return int(graph._tf_mpi_averages[label])
+    counts = naming.noted(graph, "_tf_mpi_averages", collections.Counter)
+    counts[label] += 1
+    return int(counts[label])
 
 
 def opaque_zero(dtype: Any) -> Any:

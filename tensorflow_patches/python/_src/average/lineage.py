@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensorflow.mpi._src.average import carrier
+from tensorflow.mpi._src.variables import naming
 
 # The outputs of these ops are the same on all ranks if the ranks are synchronized.
 _SAME_ON_ALL_RANKS = {"Const", "ReadVariableOp", "VarHandleOp", "Variable", "VariableV2"}
@@ -41,10 +42,8 @@ def is_averaged(gradient: Any) -> bool:
 
 def is_same_on_ranks(tensor: Any) -> bool:
     """Whether `tensor`, of a graph, is computed from averages, constants and variables only."""
-    graph = tensor.graph
-    if not hasattr(graph, "_tf_mpi_same_on_all_ranks"):
-        graph._tf_mpi_same_on_all_ranks = set()  # operations that have been visited
-    same: set[Any] = graph._tf_mpi_same_on_all_ranks
+    # Operations that have been visited.
+    same: set[Any] = naming.noted(tensor.graph, "_tf_mpi_same_on_all_ranks", set)
     seen: set[Any] = set()
     todo = [tensor]
     while todo:

@@ -44,9 +44,7 @@ def assigned(graph: Any, op: Any, numbers: list[Any]) -> None:
         return
     naming.graph_trains(graph, [handle])  # so that it starts as rank 0's
     while graph is not None and hasattr(graph, "outer_graph"):
-        if not hasattr(graph, "_tf_mpi_own_updates"):
-            graph._tf_mpi_own_updates = {}
-        graph._tf_mpi_own_updates[id(handle)] = handle
+        naming.noted(graph, "_tf_mpi_own_updates", dict)[id(handle)] = handle
         graph = graph.outer_graph
 
 

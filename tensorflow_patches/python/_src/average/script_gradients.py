@@ -176,9 +176,7 @@ def _pass(inputs: list[Any], variables: list[Any], weight: Any, slices: Any = No
     outputs = tf.identity_n(passed, name="mpi_gradients")
     op = outputs[0].op
     graph = op.graph
-    if not hasattr(graph, "_tf_mpi_taken"):
-        graph._tf_mpi_taken = {}
-    graph._tf_mpi_taken[op] = _Taken(
+    naming.noted(graph, "_tf_mpi_taken", dict)[op] = _Taken(
         op=op,
         variables=variables,
         inputs=inputs,
@@ -279,18 +277,17 @@ def _average_sources(tensor: Any, use: str) -> None:
         if not hasattr(tensor, "op") or not _may_hold_taken(tensor.graph):
             continue  # a captured eager tensor has no op
         op, graph = tensor.op, tensor.graph
-        if not hasattr(graph, "_tf_mpi_walked"):
-            graph._tf_mpi_walked = set()
-        if op in graph._tf_mpi_walked:
+        walked = naming.noted(graph, "_tf_mpi_walked", set)
+        if op in walked:
             continue
-        graph._tf_mpi_walked.add(op)
+        walked.add(op)
         taken = _taken_by(op)
         if taken is not None:
             _become_average(taken)
         elif op.type == "Placeholder":
             outer = lineage.captured(tensor)
             if outer is None and hasattr(graph, "captures"):
-                graph._tf_mpi_arguments = {**_arguments(graph), id(tensor): use}
+                naming.noted(graph, "_tf_mpi_arguments", dict)[id(tensor)] = use
             todo.append(outer)
         elif not _ends_walk(op):
             todo.extend(op.inputs)
@@ -299,11 +296,6 @@ def _average_sources(tensor: Any, use: str) -> None:
 def _ends_walk(op: Any) -> bool:
     """Whether its output is the same on all ranks, or comes from a collective of the script."""
     return op.type in _SAME_ON_RANKS_OPS or op.type.startswith("TfMpi") or lineage.is_average(op)
-
-
-def _arguments(graph: Any) -> dict[int, str]:
-    found: dict[int, str] = getattr(graph, "_tf_mpi_arguments", {})
-    return found
 
 
 def _may_hold_taken(graph: Any) -> bool:

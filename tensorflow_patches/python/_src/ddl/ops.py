@@ -29,7 +29,9 @@ def Init(user_gpuid: int = 0, mode: str = "", pci: bool = True) -> tuple[Any, An
 
 def Bcast(input: Any) -> Any:
     """Returns rank 0's tensor on every rank."""
-    return graph_collectives.collective("broadcast", _tensor(input), None, "average", 0)
+    return graph_collectives.collective(
+        "broadcast", tf.convert_to_tensor(input), None, "average", 0
+    )
 
 
 def AllReduceN(
@@ -50,7 +52,7 @@ def AllReduceN(
         raise ValueError(f"op={op!r}; accepted: {', '.join(_OPS)}")
     if not 0 <= check <= 1:
         raise ValueError(f"check={check} is not accepted; accepted: from 0 to 1")
-    tensors = [_tensor(one) for one in input]
+    tensors = [tf.convert_to_tensor(one) for one in input]
     if mpi:
         return [_mpi_allreduce(one, op) for one in tensors]
     reduced = _reduced(tensors, op)
@@ -60,10 +62,6 @@ def AllReduceN(
         _checked(result, _mpi_allreduce(own, op), check, number)
         for number, (result, own) in enumerate(zip(reduced, tensors, strict=True))
     ]
-
-
-def _tensor(value: Any) -> Any:
-    return tf.convert_to_tensor(value)
 
 
 def _reduced(tensors: list[Any], op: str) -> list[Any]:

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.mpi._src.average import averaging, carrier, compiled, scope
@@ -19,11 +19,17 @@ from tensorflow.mpi._src.global_batch import kinds, samples
 from tensorflow.mpi._src.global_batch.sites import Findings, Leaf, Plan, Planned, place
 from tensorflow.mpi._src.messaging import graph_collectives
 from tensorflow.mpi._src.presence import presence
-from tensorflow.mpi._src.runtime import group
+from tensorflow.mpi._src.runtime import group, threads
 
 _calls = itertools.count()  # of eager gatherings, in program order
 _local = threading.local()  # .part
 distinct_gradients_sent = 0  # gradients that were none, see send_distinct_gradient
+
+
+class Data(NamedTuple):
+    """What step_on needs of a shard: a whole batch, without a weight."""
+
+    data: Any
 
 
 class Part:
@@ -265,25 +271,16 @@ def step_on(
 
     Arguments as for Part.
     """
-    before = current()
-    part = _local.part = Part(shard, plan, findings)
-    try:
-        with scope.weighted(part.weight):
-            yield part
-    finally:
-        _local.part = before
+    part = Part(shard, plan, findings)
+    with threads.inside(_local, part=part), scope.weighted(part.weight):
+        yield part
 
 
 @contextlib.contextmanager
 def step_on_whole() -> Iterator[None]:
     """Around a step that every rank runs on the whole batch."""
-    before = current()
-    _local.part = None
-    try:
-        with scope.replicated_step(), scope.weighted(None):
-            yield
-    finally:
-        _local.part = before
+    with threads.inside(_local, part=None), scope.replicated_step(), scope.weighted(None):
+        yield
 
 
 @contextlib.contextmanager

@@ -165,11 +165,14 @@ def of_numbers(numbers: Any) -> Dependence:
     return Dependence(Kind.CONST, power=power, zero=zero, numbers=numbers)
 
 
-def merged(one: Dependence, other: Dependence) -> Dependence | None:
-    """The layout of samples that both have in a dimension; None if the layouts differ."""
-    if one.loose or other.loose:
-        return other if one.loose else one
-    return one if one.outer == other.outer or one.inner == other.inner else None
+def merged(lie: Dependence, *others: Dependence) -> Dependence | None:
+    """The layout of samples that all have in a dimension; None if the layouts differ."""
+    for other in others:
+        if lie.loose:
+            lie = other
+        elif not other.loose and lie.outer != other.outer and lie.inner != other.inner:
+            return None
+    return lie
 
 
 def joined(one: Dependence, other: Dependence) -> Dependence:

@@ -24,6 +24,7 @@ from tensorflow.mpi._src.global_batch.kind import (
 from tensorflow.mpi._src.global_batch.node import DRAWN, Node
 from tensorflow.mpi._src.global_batch.sites import Draw
 from tensorflow.mpi._src.global_batch.sizes import Number
+from tensorflow.mpi._src.variables import naming
 
 __all__ = [
     "ADDITIVE", "ROWS", "Analysis", "Kind", "Ratio", "Term", "drawn",
@@ -409,26 +410,11 @@ def draws_by_samples(analysis: Analysis, graph: Any) -> Any:
         if op.type not in rules_functions.LOOPS:
             continue
         counts = [one for one in op.inputs if one.shape.rank == 0 and one.dtype.is_integer]
-        if any(analysis.kind(one) is not Kind.CONST for one in counts) and _draws_from_sequence(
-            graph, op.get_attr("body").name
+        if any(analysis.kind(one) is not Kind.CONST for one in counts) and naming.calls(
+            op, lambda node: node.op in rules.SEQUENCES
         ):
             return op
     return None
-
-
-def _draws_from_sequence(graph: Any, name: str) -> bool:
-    """Whether a function draws from a sequence, by itself or by a function that it calls."""
-    function = graph._get_function(name)
-    nodes = [] if function is None else function.cached_definition.node_def
-    return any(
-        node.op in rules.SEQUENCES
-        or any(
-            _draws_from_sequence(graph, one.func.name)
-            for one in node.attr.values()
-            if one.HasField("func")
-        )
-        for node in nodes
-    )
 
 
 def outer(analysis: Analysis, drawn: Any) -> int:

@@ -11,7 +11,7 @@ the same form.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -150,7 +150,7 @@ def adds(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool | None]] |
         for place, tensor in zip(specs, tensors, strict=True):
             inside[place] = tensor
         args, kwargs = tf.nest.pack_sequence_as(arrays, inside)
-        with batch.step_on(_Data(tensors), findings=findings):
+        with batch.step_on(batch.Data(tensors), findings=findings):
             metric.update_state(*args, **kwargs)
 
     try:
@@ -168,10 +168,6 @@ def adds(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool | None]] |
         return None
     is_once = dict(zip(map(id, variables_of(metric)), site.once, strict=True))
     return [(one, is_once.get(id(unwrap.tf_variable(one)))) for one in metric.variables]
-
-
-class _Data(NamedTuple):
-    data: Any
 
 
 def _given(args: Any, kwargs: Any) -> list[str]:

@@ -58,12 +58,6 @@ class Step(NamedTuple):
     own_loop: bool
 
 
-class _Data(NamedTuple):
-    """What step_on needs of a shard: a whole batch, without a weight."""
-
-    data: Any
-
-
 def plan_for(step: Step, spec: Any, is_even: bool, why: str | None, whole_batches: bool) -> Plan:
     """The plan for batches of `spec`. Collective: all ranks call it at the same point.
 
@@ -169,7 +163,7 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Findings:
         data = tf.nest.pack_sequence_as(spec, leaves)
         findings = Findings(step.eagerly)
         found.append(findings)
-        with batch.step_on(_Data(data), findings=findings) as part:
+        with batch.step_on(batch.Data(data), findings=findings) as part:
             graph = tf.compat.v1.get_default_graph()
             outputs = step.function(data)
             _judge_outputs(step, part, findings, outputs)
@@ -384,7 +378,7 @@ def _kept(part: batch.Part, graph: Any, handle: Any, added: Any, operations: lis
     for op in operations:
         if op.type in states.ASSIGNS and kinds.origin(op.inputs[0]) is handle:
             values = [part.kind(value) for value in op.inputs[1:]]
-        elif added is None and op.type not in states.ASSIGNS and handle in _resource_inputs(op):
+        elif added is None and op.type not in states.ASSIGNS and _takes(op, handle):
             values = [part.kind(value) for value in op.inputs]
         else:
             continue
@@ -394,17 +388,9 @@ def _kept(part: batch.Part, graph: Any, handle: Any, added: Any, operations: lis
     return worst
 
 
-def _resource_inputs(op: Any) -> list[Any]:
-    return _IdentityList(
-        [kinds.origin(source) for source in op.inputs if source.dtype.name == "resource"]
-    )
-
-
-class _IdentityList(list[Any]):
-    """A list in which `in` compares by identity, because == of tensors is a tensor."""
-
-    def __contains__(self, one: object) -> bool:
-        return any(one is mine for mine in self)
+def _takes(op: Any, handle: Any) -> bool:
+    resources = (source for source in op.inputs if source.dtype.name == "resource")
+    return any(kinds.origin(source) is handle for source in resources)
 
 
 def _name(model: Any, handle: Any) -> str:

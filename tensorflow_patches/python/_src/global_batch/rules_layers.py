@@ -40,12 +40,9 @@ def contracted(node: Node, terms: Sequence[str], result: str) -> Dependence:
     names = {term[one.axis] if one.axis >= 0 else "of one" for one, term in rows}
     if sums or len(names) > 1:
         return MIXED  # pairs of samples
-    lie = rows[0][0]
-    for one, _ in rows[1:]:
-        both = merged(lie, one)
-        if both is None:
-            return MIXED
-        lie = both
+    lie = merged(*(one for one, _ in rows))
+    if lie is None:
+        return MIXED
     (name,) = names
     for place, (one, term) in enumerate(zip(deps, terms)):
         if not one.has_rows and name in term:
@@ -102,10 +99,9 @@ def convolution(kernel: int, samples: int) -> Rule:
         others = [p for p in range(len(node.deps)) if p not in (kernel, samples)]
         if not all(node.deps[p].base in (Kind.CONST, Kind.SIZE) for p in others):
             return MIXED
-        terms = ["N" if p == samples else "k" for p in range(len(node.deps))]
         if node.deps[samples].has_rows and node.deps[samples].axis:
             return UNKNOWN
-        return _of_some(node, [samples, kernel], [terms[samples], terms[kernel]], "N")
+        return _of_some(node, [samples, kernel], ["N", "k"], "N")
 
     return rule
 
@@ -118,8 +114,7 @@ def kernel_gradient(node: Node) -> Dependence:
 
 
 def _of_some(node: Node, places: list[int], terms: list[str], result: str) -> Dependence:
-    some = Node(node.analysis, node.output, [node.deps[place].but() for place in places], node.rows)
-    some.inputs = [node.inputs[place] for place in places]
+    some = node.given([node.deps[place].but() for place in places], places)
     return contracted(some, terms, result)
 
 
@@ -140,15 +135,13 @@ def layer(*followed: int) -> Rule:
             return MIXED
         if any(one.axis for one in rows) or len(rows) < len(chosen):
             return UNKNOWN
-        lie: Dependence | None = rows[0]
-        for one in rows[1:]:
-            lie = lie and merged(lie, one)
+        lie = merged(*rows)
         return MIXED if lie is None else lie.but(same=False)
 
     return rule
 
 
-def inner(core: int, *more: int) -> Rule:
+def inner(core: int) -> Rule:
     """Ops on the last `core` dimensions of each input, for all other dimensions."""
 
     def rule(node: Node) -> Dependence:
@@ -159,14 +152,14 @@ def inner(core: int, *more: int) -> Rule:
         for place, dep in enumerate(node.deps):
             if not dep.has_rows:
                 continue
-            rank, size = node.rank(place), (core, *more)[min(place, len(more))]
+            rank = node.rank(place)
             if rank is None or node.output.shape.rank is None:
                 return UNKNOWN
             if dep.axis < 0:
                 return UNKNOWN
-            if dep.axis >= rank - size or (lie is not None and dep.axis - (rank - size) != front):
+            if dep.axis >= rank - core or (lie is not None and dep.axis - (rank - core) != front):
                 return MIXED
-            front = dep.axis - (rank - size)
+            front = dep.axis - (rank - core)
             lie = dep if lie is None else merged(lie, dep)
             if lie is None:
                 return MIXED

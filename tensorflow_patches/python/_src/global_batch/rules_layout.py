@@ -164,9 +164,7 @@ def concat(node: Node) -> Dependence:
 
 def _pressed(rows: list[Dependence], axis: int) -> Dependence:
     """Pack or concatenation of inputs whose samples have the same layout."""
-    lie: Dependence | None = rows[0]
-    for one in rows[1:]:
-        lie = lie and merged(lie, one)
+    lie = merged(*rows)
     if lie is None:
         return MIXED
     places = {one.is_index for one in rows}

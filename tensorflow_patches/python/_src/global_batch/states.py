@@ -17,7 +17,7 @@ from tensorflow.mpi._src.average import carrier
 from tensorflow.mpi._src.global_batch import kinds
 from tensorflow.mpi._src.global_batch.batch import Part
 from tensorflow.mpi._src.runtime import hooks
-from tensorflow.mpi._src.variables import unwrap
+from tensorflow.mpi._src.variables import naming, unwrap
 
 # Ops that change a variable or a table; for those that add, the index of the input that is added.
 ASSIGNS = {
@@ -135,11 +135,10 @@ def assigned(graph: Any, operations: Iterable[Any]) -> Iterator[tuple[Any, Any]]
             handle = handles.get(kinds.key(op.inputs[0]))
             if handle is not None:
                 yield handle, _added(op)
-        elif inner := [value for value in op.node_def.attr.values() if value.HasField("func")]:
-            if any(_changes_something(graph, value.func.name) for value in inner):
-                for source in op.inputs:
-                    if kinds.key(source) in handles and source.dtype.name == "resource":
-                        yield handles[kinds.key(source)], None
+        elif naming.calls(op, lambda node: node.op in ASSIGNS):
+            for source in op.inputs:
+                if kinds.key(source) in handles and source.dtype.name == "resource":
+                    yield handles[kinds.key(source)], None
 
 
 def _added(op: Any) -> Any:
@@ -157,19 +156,6 @@ def _added(op: Any) -> Any:
         if read.type == "ReadVariableOp" and kinds.key(read.inputs[0]) == kinds.key(op.inputs[0]):
             return other
     return None
-
-
-def _changes_something(graph: Any, name: str) -> bool:
-    """Whether a function, or one that it calls, changes a variable or a table."""
-    function = graph._get_function(name)
-    definition = None if function is None else function.cached_definition
-    if definition is None:
-        return False
-    for node in definition.node_def:
-        inner = [value.func.name for value in node.attr.values() if value.HasField("func")]
-        if node.op in ASSIGNS or any(_changes_something(graph, one) for one in inner):
-            return True
-    return False
 
 
 def _leads_to(tensor: Any, leaves: set[Any]) -> bool:

@@ -25,9 +25,9 @@ class Aggregation:
         self._average = average
         self._of_graph = of_graph  # in a v1 graph a Session initializes the variables
         self._sums: dict[int, Any] = {}
-        self.counter = self._variable(lambda: 0, "aggregation_counter", (), "int32")
+        self.counter = self._variable("aggregation_counter", (), "int32")
 
-    def _variable(self, initial: Callable[[], Any], name: str, shape: Any, dtype: Any) -> Any:
+    def _variable(self, name: str, shape: Any, dtype: Any) -> Any:
         if self._of_graph:
             return tf.compat.v1.get_variable(
                 f"aggregation_variables_{self._reducer.name}/{name}",
@@ -51,7 +51,7 @@ class Aggregation:
         for i in there:
             if i not in self._sums:
                 shape = variables[i].shape
-                self._sums[i] = self._variable(lambda: 0, str(i), shape, dense[i].dtype)
+                self._sums[i] = self._variable(str(i), shape, dense[i].dtype)
         added = [self._sums[i].assign_add(dense[i]) for i in there]
         with tf.control_dependencies(_ops(added)):
             counted = self.counter.assign_add(1)

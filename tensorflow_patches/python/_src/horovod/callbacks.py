@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.mpi._src.horovod import basics, gradients, objects, reductions
 from tensorflow.mpi._src.runtime import log
+from tensorflow.mpi._src.variables import initial_broadcast
 
 
 class _Broadcast:
@@ -44,8 +45,7 @@ class _Broadcast:
         if tf.executing_eagerly():
             mine = [v for v in self.model.variables if gradients.key_of(v) not in self._local]
             own = getattr(self.model, "optimizer", None)
-            variables = getattr(own, "variables", ())
-            mine += list(variables() if callable(variables) else variables)
+            mine += initial_broadcast.optimizer_variables(own)
             # A Keras 3 model includes its optimizer's variables in its own.
             unique = {gradients.key_of(variable): variable for variable in mine}
             objects.broadcast_variables(unique.values(), self.root_rank)

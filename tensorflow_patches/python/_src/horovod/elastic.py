@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.mpi._src.horovod import basics, objects
+from tensorflow.mpi._src.variables import initial_broadcast
 
 
 class State:
@@ -153,8 +154,8 @@ class TensorFlowKerasState(_VariablesState):
         super().__init__(**kwargs)
 
     def _variables(self) -> list[Any]:
-        own = getattr(self.optimizer, "variables", ())
-        return list(self.model.variables) + list(own() if callable(own) else own)
+        own = initial_broadcast.optimizer_variables(self.optimizer)
+        return list(self.model.variables) + own
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

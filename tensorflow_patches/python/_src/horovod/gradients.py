@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-import weakref
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,10 +19,9 @@ from tensorflow.mpi._src.horovod import process_sets, reductions
 from tensorflow.mpi._src.horovod.collectives import Average, Sum
 from tensorflow.mpi._src.horovod.process_sets import ProcessSet
 from tensorflow.mpi._src.runtime import group
-from tensorflow.mpi._src.variables import unwrap
+from tensorflow.mpi._src.variables import naming, unwrap
 
 _MARK = "_tf_mpi_reduced"
-_labels: dict[str, list[weakref.ref[Any]]] = {}
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -141,11 +139,8 @@ class Reducer:
         key = f"hvd {self.name} {zlib.crc32('; '.join(kinds).encode()):08x}"
         if not self.lives_on:
             return key
-        users = _labels.setdefault(key, [])
-        number = next((n for n, user in enumerate(users) if user() is self), len(users))
-        if number == len(users):
-            users.append(weakref.ref(self))
-        return key if number == 0 else f"{key} {number + 1}"
+        number = naming.number_of_user(key, self)
+        return key if number == 1 else f"{key} {number}"
 
     def one(self, gradient: Any) -> Any:
         """Reduces one gradient by an allreduce of its own."""

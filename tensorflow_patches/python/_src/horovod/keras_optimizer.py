@@ -16,6 +16,7 @@ from tensorflow.mpi._src.horovod.collectives import Average, Sum
 from tensorflow.mpi._src.horovod.process_sets import ProcessSet, global_process_set
 from tensorflow.mpi._src.horovod.reductions import Compression
 from tensorflow.mpi._src.runtime import threads
+from tensorflow.mpi._src.variables import initial_broadcast
 
 _inside = threading.local()
 
@@ -230,14 +231,11 @@ def load_model(
     made = DistributedOptimizer(own, compression=compression)
     if hasattr(made, "build"):
         made.build(model.trainable_variables)
-        for new, old in zip(_list(made.variables), _list(own.variables), strict=True):
+        variables = map(initial_broadcast.optimizer_variables, (made, own))
+        for new, old in zip(*variables, strict=True):
             new.assign(old)
     else:  # legacy: its weights include its slots
         made._create_all_weights(model.trainable_variables)
         made.set_weights(own.get_weights())
     model.optimizer = made
     return model
-
-
-def _list(variables: Any) -> list[Any]:
-    return list(variables() if callable(variables) else variables)

@@ -26,7 +26,7 @@ from tensorflow.mpi._src.keras import adapters, batch_logs, calls, generators
 from tensorflow.mpi._src.keras import logs as logs_of_ranks
 from tensorflow.mpi._src.messaging import collectives, control_plane
 from tensorflow.mpi._src.presence import presence
-from tensorflow.mpi._src.runtime import c_api, group, hooks
+from tensorflow.mpi._src.runtime import c_api, group, hooks, threads
 from tensorflow.mpi._src.variables import initial_broadcast, large_variables, unwrap
 
 _fits = itertools.count(1)
@@ -140,14 +140,10 @@ def _variables(model: Any) -> list[Any]:
     return [unwrap.tf_variable(variable) for variable in found]
 
 
-def _numpy(variable: Any) -> Any:
-    return np.array(unwrap.tf_variable(variable).numpy())
-
-
 def _digest(variable: Any) -> int:
     """The digest of a variable's value on this rank; a large one is not copied."""
     large = large_variables.eager_variable(unwrap.tf_variable(variable))
-    return control_plane.digest(_numpy(variable)) if large is None else large.digest()
+    return control_plane.digest(unwrap.value(variable)) if large is None else large.digest()
 
 
 def _trainable_digests(model: Any) -> list[int] | None:
@@ -272,8 +268,7 @@ def over_ranks(original: Any) -> Any:
     def get_logs(self: Any, logs: Any) -> Any:
         if getattr(_inside, "on", False):
             return original(self, logs)
-        _inside.on = True
-        try:
+        with threads.inside(_inside, on=True):
             number = next(_epoch_ends)
             call = calls.innermost()
             kind = "test_step" if call is not None and call.kind == "evaluate" else "train_step"
@@ -283,8 +278,6 @@ def over_ranks(original: Any) -> Any:
                 result = logs_of_ranks.returned(self, kind, logs, f"logs {number}")
             synchronize_states(self, f"end of {kind} {number}")
             return result
-        finally:
-            _inside.on = False
 
     return get_logs
 
@@ -307,7 +300,7 @@ def synchronize_states(model: Any, label: str) -> None:
     if not differing:
         return
     gathered = control_plane.gather(
-        f"{label}: state", None, [_numpy(to_compare[i]) for i in differing]
+        f"{label}: state", None, [unwrap.value(to_compare[i]) for i in differing]
     )
     for place, i in enumerate(differing):
         parts = [arrays[place] for _, arrays in gathered]

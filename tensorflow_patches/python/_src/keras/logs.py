@@ -57,7 +57,7 @@ def _assign(totals: list[tuple[Any, Any]]) -> None:
 def _summed_metrics(states: States, values: list[Any], label: str) -> Iterator[None]:
     """Inside, the states of metrics are the sums of `values` over ranks."""
     totals = _over_ranks(states, label, values)
-    before = [_numpy(variable) for variable, _ in totals]
+    before = [unwrap.value(variable) for variable, _ in totals]
     for variable, total in totals:
         variable.assign(total)
     try:
@@ -139,10 +139,6 @@ def _check_same(label: str, everyone: list[Any]) -> None:
                 f"{label}: rank {rank} and rank 0 have different metrics ({', '.join(differing)}), "
                 "so there is no value over all ranks' data; give all ranks the same metrics"
             )
-
-
-def _numpy(variable: Any) -> Any:
-    return np.array(unwrap.tf_variable(variable).numpy())
 
 
 def returned(model: Any, kind: str, logs: Any, label: str) -> Any:

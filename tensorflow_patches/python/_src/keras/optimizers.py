@@ -10,7 +10,6 @@ Keras 3 on the TensorFlow backend, and for tf_keras's current and legacy optimiz
 
 from __future__ import annotations
 
-import collections
 import functools
 import threading
 import weakref
@@ -23,15 +22,12 @@ from tensorflow.mpi._src.average import averaging, scope, script_gradients
 from tensorflow.mpi._src.global_batch import gradients
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import adapters
-from tensorflow.mpi._src.runtime import hooks
+from tensorflow.mpi._src.runtime import hooks, threads
 from tensorflow.mpi._src.variables import initial_broadcast, naming, unwrap
 
 _OLDEST_KERAS = (3, 10)
 
 _inside = threading.local()  # .on: whether an update is under way on this thread
-_labels_lock = threading.Lock()
-# Optimizers whose gradients are the same on all ranks, in the order of their first updates.
-_label_users: dict[str, list[weakref.ref[Any]]] = collections.defaultdict(list)
 
 
 def is_updating() -> bool:
@@ -117,13 +113,10 @@ def _averaging(average: Callable[..., Any], reason: str | None, original: Any) -
             raise NotImplementedError(f"optimizer {type(self).__name__}: {reason}")
         if gradients.intercept_in_trace(grads):
             return getattr(self, "iterations", None)
-        _inside.on = True
-        try:
+        with threads.inside(_inside, on=True):
             grads = average(self, grads, *args, **kwargs)
             with scope.already_averaged():
                 return original(self, grads, *args, **kwargs)
-        finally:
-            _inside.on = False
 
     return update
 
@@ -229,12 +222,8 @@ def _label(optimizer: Any, names: list[str], grads: list[Any]) -> str:
     """The label of the averages: the same on all ranks, whatever else each of them trains."""
     what = "; ".join(f"{name} {grad.dtype.name}" for name, grad in zip(names, grads))
     key = f"{type(optimizer).__name__} {zlib.crc32(what.encode()):08x}"
-    with _labels_lock:
-        users = _label_users[key]
-        number = next((n for n, user in enumerate(users) if user() is optimizer), len(users))
-        if number == len(users):
-            users.append(weakref.ref(optimizer))
-    return key if number == 0 else f"{key} optimizer {number + 1}"
+    number = naming.number_of_user(key, optimizer)
+    return key if number == 1 else f"{key} optimizer {number}"
 
 
 def _synchronize(optimizer: Any, variables: list[Any]) -> None:

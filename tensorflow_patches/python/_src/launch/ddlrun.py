@@ -79,11 +79,7 @@ def _hosts(options: argparse.Namespace, mode: modes.Mode | None) -> list[tuple[s
     """The hosts and their ranks; with a mode, every host has the mode's ranks per node."""
     if options.rankfile:
         return _read_rankfile(options.rankfile)
-    found = []
-    if options.hosts:
-        found = mpirun.parse_hosts(options.hosts)
-    elif options.hostfile:
-        found = mpirun.read_hosts(options.hostfile)
+    found = mpirun.given_hosts(options)
     if mode is None or not found:
         return found
     nodes, each = (int(number) for number in mode.topology.split("x"))

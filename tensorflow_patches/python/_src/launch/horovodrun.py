@@ -80,11 +80,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _command(options: argparse.Namespace) -> list[str]:
-    hosts = []
-    if options.hosts:
-        hosts = mpirun.parse_hosts(options.hosts)
-    elif options.hostfile:
-        hosts = mpirun.read_hosts(options.hostfile)
+    hosts = mpirun.given_hosts(options)
     more = shlex.split(options.mpi_args)
     if options.network_interface:
         more += ["--mca", "btl_tcp_if_include", options.network_interface]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import pathlib
 import shutil
@@ -28,6 +29,13 @@ def parse_hosts(text: str) -> list[tuple[str, int]]:
             raise LaunchError(f"'{word}' is not a host; accepted: HOST or HOST:RANKS")
         found.append((host, int(ranks or 1)))
     return found
+
+
+def given_hosts(options: argparse.Namespace) -> list[tuple[str, int]]:
+    """The (host, ranks) pairs of the options -H and --hostfile; [] without either."""
+    if options.hosts:
+        return parse_hosts(options.hosts)
+    return read_hosts(options.hostfile) if options.hostfile else []
 
 
 def lines(path: str) -> Iterator[tuple[str, list[str]]]:

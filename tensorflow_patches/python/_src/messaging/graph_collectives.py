@@ -38,11 +38,7 @@ def collective(kind: str, value: Any, name: str | None, op: str, root: int) -> A
     value = tf.convert_to_tensor(value)
     if not group.connected():
         return value
-    attributes: dict[str, Any] = {}
-    if kind == "allreduce":
-        attributes["reduce_op"] = collectives.REDUCE_OPS[op]
-    if kind == "broadcast":
-        attributes["root"] = root
+    attributes = _attributes(kind, op, root)
     if isinstance(value, tf.__internal__.EagerTensor):
         return _eager(kind, value, collectives.meeting_name(kind, name), attributes)
     return _in_graph(kind, value, name, attributes)
@@ -67,17 +63,20 @@ def of_ranks(
 
     When it runs, raises tf.errors.FailedPreconditionError if ranks differ in dtype or shape.
     """
-    attributes: dict[str, Any] = {"horovods": True, "members": [int(rank) for rank in ranks]}
-    if kind == "allreduce":
-        attributes["reduce_op"] = collectives.REDUCE_OPS[op]
-    if kind == "broadcast":
-        attributes["root"] = root
+    attributes = {"horovods": True, "members": [int(rank) for rank in ranks]}
+    attributes |= _attributes(kind, op, root)
     suffix = "".join(f" {rank}" for rank in ranks)
     suffix = suffix and f" of{suffix}"
     if isinstance(value, tf.__internal__.EagerTensor):
         meeting = collectives.meeting_name(f"hvd {kind}", name)
         return _eager(kind, value, f"{meeting}{suffix}", attributes)
     return _in_graph(kind, value, name, attributes, suffix)
+
+
+def _attributes(kind: str, op: str, root: int) -> dict[str, Any]:
+    if kind == "allreduce":
+        return {"reduce_op": collectives.REDUCE_OPS[op]}
+    return {"root": root} if kind == "broadcast" else {}
 
 
 def _is_variable(value: Any) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -43,11 +42,9 @@ class _Keyed:
         return key, tf.constant([0, (self._draws << 32) + apart], tf.uint64)
 
 
-@contextlib.contextmanager
-def keyed(key: Any) -> Iterator[None]:
+def keyed(key: Any) -> contextlib.AbstractContextManager[None]:
     """Inside, random ops that are traced in this graph draw by `key`."""
-    with threads.inside(_local, keyed=_Keyed(tf.compat.v1.get_default_graph(), key)):
-        yield
+    return threads.inside(_local, keyed=_Keyed(tf.compat.v1.get_default_graph(), key))
 
 
 def current() -> _Keyed | None:

@@ -8,7 +8,10 @@ not.
 
 from __future__ import annotations
 
+import collections
 import functools
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +19,22 @@ import tensorflow as tf
 from tensorflow.mpi._src.runtime import c_api, group, hooks
 
 NAMES = "_tf_mpi_names"  # the attribute of an average op with the names of its variables
+
+
+_users_lock = threading.Lock()
+# By label: those who average under it, in the order of their first use; under the lock.
+_users: dict[str, list[weakref.ref[Any]]] = collections.defaultdict(list)
+
+
+def number_of_user(label: str, user: Any) -> int:
+    """The number, from 1, of an optimizer among those that average gradients under `label`: in the
+    order in which the program first uses them, which is the same on all ranks."""
+    with _users_lock:
+        users = _users[label]
+        number = next((n for n, one in enumerate(users) if one() is user), len(users))
+        if number == len(users):
+            users.append(weakref.ref(user))
+    return number + 1
 
 
 def handle_name(handle: Any) -> tuple[str, str]:
@@ -32,6 +51,13 @@ def handle_name(handle: Any) -> tuple[str, str]:
         known = (container.decode(), name.decode())
         handle._tf_mpi_name = known
     return known
+
+
+def noted(graph: Any, name: str, make: Callable[[], Any]) -> Any:
+    """The attribute of a graph in which we note something about it; made at the first call."""
+    if not hasattr(graph, name):
+        setattr(graph, name, make())
+    return getattr(graph, name)
 
 
 def external(graph: Any, tensor: Any) -> Any:
@@ -111,9 +137,8 @@ def graph_trains(graph: Any, handles: list[Any]) -> None:
 def _mark(graph: Any, trained: list[Any]) -> None:
     """Notes on `graph`, and on all enclosing graphs, that they train these handles."""
     while graph is not None and hasattr(graph, "outer_graph"):
-        if not hasattr(graph, "_tf_mpi_trained"):
-            graph._tf_mpi_trained = {}
-        graph._tf_mpi_trained.update({id(handle): handle for handle in trained})
+        known = noted(graph, "_tf_mpi_trained", dict)
+        known.update({id(handle): handle for handle in trained})
         graph._tf_mpi_synchronized = 0
         graph = graph.outer_graph
 
@@ -139,7 +164,7 @@ def _holds_apply_op(graph: Any) -> bool:
     operations = graph.get_operations()
     if any(op.type in hooks.apply_ops for op in operations):
         return True
-    return any(_calls(op, _is_apply_op) for op in operations if calls_functions(op.type))
+    return any(calls(op, _is_apply_op) for op in operations if calls_functions(op.type))
 
 
 def calls_training(op: Any) -> bool:
@@ -147,14 +172,14 @@ def calls_training(op: Any) -> bool:
 
     It does if it contains Apply ops, or averages of gradients, which may be used without Apply ops.
     """
-    return _calls(op, lambda node: _is_apply_op(node) or NAMES in node.attr)
+    return calls(op, lambda node: _is_apply_op(node) or NAMES in node.attr)
 
 
 def _is_apply_op(node: Any) -> bool:
     return node.op in hooks.apply_ops
 
 
-def _calls(op: Any, wanted: Callable[[Any], bool]) -> bool:
+def calls(op: Any, wanted: Callable[[Any], bool]) -> bool:
     """Whether a function that `op` calls, directly or indirectly, has a wanted node."""
     todo, seen = set(_called(op.node_def)), set()
     while todo:
@@ -214,20 +239,16 @@ def mark_tape() -> None:
 
 
 def _number_occurrence(graph: Any, op: Any) -> None:
-    if not hasattr(graph, "_tf_mpi_counts"):
-        graph._tf_mpi_counts = {}
+    counts = noted(graph, "_tf_mpi_counts", collections.Counter)
     # As the kernels name it; see glue/kernels/apply_kernel.h.
     kind = op.type.replace("SparseApply", "Apply")
     key = (kind, op.inputs[0].op.name if hasattr(op.inputs[0], "op") else id(op.inputs[0]))
-    count = graph._tf_mpi_counts.get(key, 0) + 1
-    graph._tf_mpi_counts[key] = count
+    counts[key] += 1
     if group.size == 1:
         return
-    if count > 1:
-        op._set_attr("_tf_mpi_occurrence", tf.compat.v1.AttrValue(i=count))
-    if not hasattr(graph, "_tf_mpi_updates"):
-        graph._tf_mpi_updates = {}
-    updates = graph._tf_mpi_updates.setdefault(key[1], [])
+    if counts[key] > 1:
+        op._set_attr("_tf_mpi_occurrence", tf.compat.v1.AttrValue(i=counts[key]))
+    updates = noted(graph, "_tf_mpi_updates", dict).setdefault(key[1], [])
     updates.append(op)
     # They may run in any order: a rank must not copy rows that one of them has yet to update.
     for update in updates[-2:] if len(updates) > 1 else ():

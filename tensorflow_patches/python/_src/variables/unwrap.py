@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 
 def tf_variable(variable: Any) -> Any:
     """The tf.Variable that holds a Keras 3 variable's value; any other object itself.
@@ -13,3 +15,8 @@ def tf_variable(variable: Any) -> Any:
     """
     inner = getattr(variable, "_value", None)
     return variable if inner is None else inner
+
+
+def value(variable: Any) -> Any:
+    """A copy of the value of a tf.Variable or Keras variable."""
+    return np.array(tf_variable(variable).numpy())
