@@ -12,7 +12,6 @@ that is not averaged sees that of its part.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import tensorflow as tf
@@ -27,7 +26,6 @@ def noting_scaled(scale: Any) -> Any:
     """Wraps an optimizer's method that returns a scaled loss."""
 
     @hooking.without_autograph
-    @functools.wraps(scale)
     def scaled(self: Any, loss: Any) -> Any:
         result = hooking.with_callers_autograph(scale)(self, loss)
         if callable(result):
@@ -47,7 +45,6 @@ def taking_by_shares(original: Any) -> Any:
     """Wraps GradientTape.gradient(target, sources, output_gradients=None, ...)."""
 
     @hooking.without_autograph
-    @functools.wraps(original)
     def gradient(
         self: Any,
         target: Any,

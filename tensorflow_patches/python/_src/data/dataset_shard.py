@@ -5,7 +5,6 @@ Parts have no weight here: if a batch does not divide evenly, some ranks have a 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import threading
@@ -158,7 +157,6 @@ def without_sharding(dataset: Any) -> Any:
 def reads_all_data(function: Any) -> Any:
     """Wraps a function that reads all data: datasets that it iterates are not divided."""
 
-    @functools.wraps(function)
     def looks(*args: Any, **kwargs: Any) -> Any:
         with threads.inside(_local, looks_at_all=True):
             return function(*args, **kwargs)

@@ -337,7 +337,6 @@ def _marked(step: Any) -> Any:
 
 
 def _method_on_shard(name: str, original: Any) -> Any:
-    @functools.wraps(original)
     def step(self: Any, data: Any) -> Any:
         return _on_shard(self, name, functools.partial(original, self))(data)
 

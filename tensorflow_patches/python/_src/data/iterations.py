@@ -16,7 +16,6 @@ them. Reading ahead may complete it or not, so the ranks agree on that when they
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -250,7 +249,6 @@ def _is_complete(made: _Made) -> bool:
 def holding(dummy: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps gen_dataset_ops.dummy_memory_cache, to know the resource of a cache's elements."""
 
-    @functools.wraps(dummy)
     def made(*args: Any, **kwargs: Any) -> Any:
         if not tf.executing_eagerly():
             return dummy(*args, **kwargs)

@@ -23,7 +23,6 @@ def deterministic(op: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(op)
 
     @hooking.without_autograph
-    @functools.wraps(op)
     def make(*args: Any, **kwargs: Any) -> Any:
         arguments = signature.bind(*args, **kwargs).arguments
         return _made(op, arguments, opened(arguments))
@@ -44,7 +43,6 @@ def opened(attributes: Any) -> dict[str, Any]:
 def options(op: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps gen_dataset_ops.options_dataset."""
 
-    @functools.wraps(op)
     def make(input_dataset: Any, serialized_options: bytes, *args: Any, **kwargs: Any) -> Any:
         from tensorflow.core.framework import dataset_options_pb2
 

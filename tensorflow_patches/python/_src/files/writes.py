@@ -189,7 +189,6 @@ def connecting(connect: Any) -> Any:
     Does not cover connections whose class the script chooses.
     """
 
-    @functools.wraps(connect)
     def connects(database: Any, *args: Any, **kwargs: Any) -> Any:
         if group.rank > 1 or "factory" in kwargs or len(args) > 4:
             return connect(database, *args, **kwargs)

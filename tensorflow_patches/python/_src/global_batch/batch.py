@@ -72,20 +72,16 @@ class Part:
         }
         sizes = (one for one in (self._first, self._whole) if is_symbolic(one))
         known.update(dict.fromkeys(map(kinds.key, sizes), kinds.Kind.CONST))
-        self._analysis = kinds.Analysis(known, self.static_rows)
+        self.analysis = kinds.Analysis(known, self.static_rows)
 
     def note(self, tensor: Any, kind: kinds.Kind) -> None:
         """Declares that `tensor`, of the step's graph, is of `kind`."""
         if is_symbolic(tensor):
-            self._analysis.note(tensor, kind)
+            self.analysis.note(tensor, kind)
 
     def kind(self, tensor: Any) -> kinds.Kind:
         """How `tensor` depends on the samples; UNKNOWN in eager code."""
-        return self._analysis.kind(tensor) if is_symbolic(tensor) else kinds.Kind.UNKNOWN
-
-    @property
-    def analysis(self) -> kinds.Analysis:
-        return self._analysis
+        return self.analysis.kind(tensor) if is_symbolic(tensor) else kinds.Kind.UNKNOWN
 
     def is_left(self) -> bool:
         """Whether eager code runs while the step is traced, as in an init_scope."""
@@ -99,11 +95,11 @@ class Part:
 
     def why(self, tensor: Any) -> str:
         """The operation that decides the kind of `tensor`, described for users."""
-        return place(self._analysis.why(tensor)) if is_symbolic(tensor) else ""
+        return place(self.analysis.why(tensor)) if is_symbolic(tensor) else ""
 
     def is_count(self, tensor: Any) -> bool:
         """Whether `tensor` is the number of samples, times a constant."""
-        return is_symbolic(tensor) and self._analysis.dependence(tensor).is_count
+        return is_symbolic(tensor) and self.analysis.dependence(tensor).is_count
 
     @property
     def static_rows(self) -> int | None:
@@ -212,7 +208,7 @@ class Part:
 
     def terms(self, value: Any) -> list[kinds.Term] | None:
         """The sums, means and quotients that add up to `value`; None if there are others."""
-        return kinds.terms(self._analysis, value) if is_symbolic(value) else None
+        return kinds.terms(self.analysis, value) if is_symbolic(value) else None
 
     def factor(self, term: kinds.Term) -> Any:
         """The factor for `term`, so that the weighted average is the whole batch's; None: 1."""

@@ -25,7 +25,6 @@ def of_whole_batch(original: Any) -> Any:
     """Wraps GradientTape.gradient(target, sources, output_gradients=None, ...)."""
 
     @hooking.without_autograph
-    @functools.wraps(original)
     def gradient(
         self: Any,
         target: Any,

@@ -29,8 +29,6 @@ class Kind(enum.Enum):
     UNKNOWN = "unknown"
 
 
-# The average of these over ranks, weighted by samples, is the value for the whole batch.
-ADDITIVE = {Kind.CONST, Kind.SIZE, Kind.MEAN}
 ROWS = {Kind.ROWS, Kind.CONST_ROWS}  # one independent row per sample
 
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.mpi._src.global_batch import rules, rules_functions
 from tensorflow.mpi._src.global_batch.kind import (
-    ADDITIVE,
     CONST,
     OF_KIND,
     ROWS,
@@ -27,7 +26,7 @@ from tensorflow.mpi._src.global_batch.sizes import Number
 from tensorflow.mpi._src.variables import naming
 
 __all__ = [
-    "ADDITIVE", "ROWS", "Analysis", "Kind", "Ratio", "Term", "drawn",
+    "ROWS", "Analysis", "Kind", "Ratio", "Term", "drawn",
     "draws_by_samples", "draws_in_functions", "is_body", "key", "origin", "outer", "terms",
 ]  # fmt: skip
 
@@ -86,13 +85,9 @@ class Analysis:
         self.foreign_draws: list[Any] = []
         self._parent: Analysis | None = None
 
-    def note(self, tensor: Any, kind: Kind, like: Any = None) -> None:
-        """Declares the kind of `tensor`; its samples have the layout of those of `like`."""
-        dep = OF_KIND[kind]
-        if like is not None and self.dependence(like).has_rows:
-            found = self.dependence(like)
-            dep = dep.but(outer=found.outer, inner=found.inner)
-        self._dependences[key(tensor)] = dep
+    def note(self, tensor: Any, kind: Kind) -> None:
+        """Declares the kind of `tensor`."""
+        self._dependences[key(tensor)] = OF_KIND[kind]
 
     def kind(self, tensor: Any) -> Kind:
         return self.dependence(tensor).kind

@@ -7,7 +7,6 @@ The ops of a graph show whether it is; in eager code this is unknown.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from tensorflow.mpi._src.average import scope
@@ -26,7 +25,6 @@ def checking(compute_gradients: Any) -> Any:
     """Wraps compute_gradients(loss, ...) of compat.v1's optimizers."""
 
     @hooking.without_autograph
-    @functools.wraps(compute_gradients)
     def checked(self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
         check([loss])
         return hooking.with_callers_autograph(compute_gradients)(self, loss, *args, **kwargs)

@@ -9,7 +9,6 @@ cannot be analyzed, is computed from the whole batch on every rank. The analysis
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -39,7 +38,6 @@ def on_part(keras: Keras, original: Any) -> Any:
     """Wraps a loss class's __call__(y_true, y_pred, sample_weight)."""
 
     @hooking.without_autograph
-    @functools.wraps(original)
     def call(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         part = batch.current()
         function = hooking.with_callers_autograph(original)

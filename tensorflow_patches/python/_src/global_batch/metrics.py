@@ -10,7 +10,6 @@ the same form.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ def updated(original: Any) -> Any:
     """Wraps a metric class's update_state."""
 
     @hooking.without_autograph
-    @functools.wraps(original)
     def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         part = batch.current()
         function = hooking.with_callers_autograph(original)
@@ -201,7 +199,6 @@ def returned(original: Any) -> Any:
     """Wraps a metric class's result."""
 
     @hooking.without_autograph
-    @functools.wraps(original)
     def result(self: Any, *args: Any, **kwargs: Any) -> Any:
         found = hooking.with_callers_autograph(original)(self, *args, **kwargs)
         part = batch.current()
@@ -216,7 +213,6 @@ def reset(original: Any) -> Any:
     """Wraps a metric class's reset_state."""
 
     @hooking.without_autograph
-    @functools.wraps(original)
     def reset_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         found = hooking.with_callers_autograph(original)(self, *args, **kwargs)
         for variable in map(unwrap.tf_variable, getattr(self, "variables", ())):

@@ -13,7 +13,6 @@ A read before the end, or a metric with other state, sees this rank's part only;
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import threading
 import weakref
@@ -103,7 +102,6 @@ def updated(original: Any) -> Any:
     """Wraps a metric class's update_state: records metrics that such a loop updates."""
 
     @hooking.without_autograph
-    @functools.wraps(original)
     def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         function = hooking.with_callers_autograph(original)
         loop = getattr(_local, "loop", None)
@@ -148,7 +146,6 @@ def read(original: Any) -> Any:
     """Wraps a metric class's result: says if it covers this rank's part only."""
 
     @hooking.without_autograph
-    @functools.wraps(original)
     def result(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self in _updated and _has_own_loop() and _is_of_part(self):
             _say_of_part(self)
@@ -184,7 +181,6 @@ def _say_of_part(metric: Any) -> None:
 def begun(original: Any) -> Any:
     """Wraps OwnedIterator._create_iterator: a loop over a part may begin."""
 
-    @functools.wraps(original)
     def create(self: Any, dataset: Any) -> None:
         original(self, dataset)
         if dataset_shard.is_part(dataset):
@@ -196,7 +192,6 @@ def begun(original: Any) -> Any:
 def at_end(original: Any) -> Any:
     """Wraps OwnedIterator.__next__: in eager code the end of a part is collective."""
 
-    @functools.wraps(original)
     def following(self: Any) -> Any:
         try:
             return original(self)
@@ -226,7 +221,6 @@ def in_function(original: Any) -> Any:
     """Wraps AutoGraph's implementation of a loop over a dataset in a function."""
 
     @hooking.without_autograph
-    @functools.wraps(original)
     def for_stmt(dataset: Any, *args: Any, **kwargs: Any) -> Any:
         divided = dataset_shard.splits_loops() or dataset_shard.is_part(dataset)
         if not divided or not _has_own_loop():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +14,6 @@ def noting_part(write: Any) -> Any:
     """Wraps the function that tf.summary.scalar, image, ... call. If they pass a function that
     makes the value later, nothing is known of it."""
 
-    @functools.wraps(write)
     def saying(tag: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if not callable(tensor) and scope.is_on_part() and _is_of_part(tensor):
             _say(tag)

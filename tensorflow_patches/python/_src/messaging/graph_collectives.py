@@ -18,11 +18,7 @@ _OPS = {
 }
 # Attributes that callers do not set; apply_op does not apply defaults.
 _COMMON: dict[str, Any] = {"members": [], "horovods": False}
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "allreduce": _COMMON,
-    "allgather": {"of_data": False, **_COMMON},
-    "broadcast": _COMMON,
-}
+_DEFAULTS = {"allgather": {"of_data": False, **_COMMON}}
 
 
 def collective(kind: str, value: Any, name: str | None, op: str, root: int) -> Any:
@@ -92,7 +88,7 @@ def run_op(kind: str, value: Any, name: str) -> Any:
         return _eager(kind, value, name, {})
     meeting = constant_op.constant(name)
     inputs = {"tensor": value, "tensor_name": meeting}
-    return op_def_library.apply_op(_OPS[kind], **inputs, **_DEFAULTS.get(kind, {}))
+    return op_def_library.apply_op(_OPS[kind], **inputs, **_DEFAULTS.get(kind, _COMMON))
 
 
 def gather_data(vector: Any, name: Any) -> Any:
@@ -139,6 +135,6 @@ def _in_graph(
             _OPS[kind],
             tensor=value,
             tensor_name=constant_op.constant(f"{kind} {meeting}{suffix}"),
-            **{**_DEFAULTS.get(kind, {}), **attributes},
+            **{**_DEFAULTS.get(kind, _COMMON), **attributes},
         )
     return result

@@ -89,7 +89,6 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
     parameters = _OPS.get(op.__name__, _NONE)
 
     @hooking.without_autograph
-    @functools.wraps(op)
     def drawn(*args: Any, **kwargs: Any) -> Any:
         _local.draws = getattr(_local, "draws", 0) + 1
         if by_sample.current() is not None:

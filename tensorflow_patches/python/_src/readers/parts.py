@@ -9,10 +9,9 @@ from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.runtime import group
 
 
-def part(total: int, rank: int | None = None, size: int | None = None) -> tuple[int, int]:
-    """(first, after the last) of `total` rows; by default, this rank's."""
-    rank = group.group_rank if rank is None else rank
-    size = group.group_size if size is None else size
+def part(total: int) -> tuple[int, int]:
+    """(first, after the last) of this rank's part of `total` rows."""
+    rank, size = group.group_rank, group.group_size
     each, more = divmod(total, size)
     return rank * each + min(rank, more), (rank + 1) * each + min(rank + 1, more)
 

@@ -32,7 +32,7 @@ class FormatError(ValueError):
     """The text names the file, row and column; both are counted from 1."""
 
 
-def read(path: str, delimiter: str = ",", header: bool = False, dtype: Any = np.float64) -> Rows:
+def read(path: str, delimiter: str = ",", header: bool = False) -> Rows:
     """This rank's rows; all ranks must call this.
 
     Raises FormatError for an invalid row; OSError.
@@ -51,7 +51,7 @@ def read(path: str, delimiter: str = ",", header: bool = False, dtype: Any = np.
         total = starts[-1] + _unended(file, begin + size, size)
         first, last = parts.part(total)
         text = _of_rows(file, begin, size, block, starts, first, last)
-    return Rows(_parse(text, path, first, delimiter, dtype, bool(header)), first, total)
+    return Rows(_parse(text, path, first, delimiter, bool(header)), first, total)
 
 
 def _line(file: Any) -> bytes:
@@ -126,15 +126,13 @@ def _after_lines(text: bytes, number: int) -> int:
 
 
 def _parse(
-    text: bytes, path: str, first: int, delimiter: str, dtype: Any, header: bool
+    text: bytes, path: str, first: int, delimiter: str, header: bool
 ) -> np.ndarray[Any, Any]:
     if not text:
-        return np.zeros((0, 0), dtype)
+        return np.zeros((0, 0))
     try:
         lines = text.count(b"\n") + (not text.endswith(b"\n"))
-        found = np.loadtxt(
-            io.BytesIO(text), dtype=dtype, delimiter=delimiter, ndmin=2, comments=None
-        )
+        found = np.loadtxt(io.BytesIO(text), delimiter=delimiter, ndmin=2, comments=None)
         if len(found) == lines:
             return found
     except ValueError:

@@ -36,8 +36,7 @@ from tensorflow.mpi._src.replaced.when import (
 _FIT, _CALLS = "tf/keras/test_keras_fit.py", "tf/keras/test_keras_calls.py"
 _DECISIONS, _SIGTERM = "tf/keras/test_keras_decisions.py", "tf/keras/test_sigterm.py"
 _OPTIMIZERS, _RATE = "tf/keras/test_keras_optimizers.py", "tf/data/test_shard.py"
-_BATCH, _DRAWS = "tf/global_batch/test_whole_batch.py", "tf/random/test_draws.py"
-_PYTHON = "tf/data/test_python_batches.py"
+_BATCH, _PYTHON = "tf/global_batch/test_whole_batch.py", "tf/data/test_python_batches.py"
 _FILES, _NAMES = "tf/files/test_files.py", "tf/files/test_names.py"
 
 _LIST = "{keras.src.callbacks.callback_list,tf_keras.src.callbacks}:CallbackList"
