@@ -12,7 +12,7 @@ from tensorflow.mpi._src.average import carrier
 from tensorflow.mpi._src.variables import naming
 
 # The outputs of these ops are the same on all ranks if the ranks are synchronized.
-_SAME_ON_ALL_RANKS = {"Const", "ReadVariableOp", "VarHandleOp", "Variable", "VariableV2"}
+SAME_ON_ALL_RANKS = {"Const", "ReadVariableOp", "VarHandleOp", "Variable", "VariableV2"}
 # The outputs of these ops differ by rank although the ops are stateless.
 _OWN_OF_EACH_RANK = {"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"}
 
@@ -61,7 +61,7 @@ def is_same_on_ranks(tensor: Any) -> bool:
 def _made_of(tensor: Any) -> list[Any] | None:
     """The inputs that determine `tensor` on all ranks; None if it may differ by rank."""
     op = tensor.op
-    if op.type in _SAME_ON_ALL_RANKS or is_average(op):
+    if op.type in SAME_ON_ALL_RANKS or is_average(op):
         return []
     if op.type in _OWN_OF_EACH_RANK:
         outer = captured(tensor)

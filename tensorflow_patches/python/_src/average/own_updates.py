@@ -79,21 +79,15 @@ def differing(handles: list[Any]) -> tuple[str, int] | None:
     all are equal."""
     label = f"own updates {next(_comparisons)}"
     with tf.init_scope():
-        found = {c_api.variable_name(*naming.handle_name(h)): _digest(h) for h in handles}
+        found = {
+            c_api.variable_name(*naming.handle_name(h)): large_variables.digest(h) for h in handles
+        }
     everyone = control_plane.headers(label, found)
     for rank, theirs in enumerate(everyone):
         for name in theirs:
             if name in everyone[0] and theirs[name] != everyone[0][name]:
                 return name, rank
     return None
-
-
-def _digest(handle: Any) -> int:
-    dtype = tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
-    shape = tf.raw_ops.VariableShape(input=handle).numpy().tolist()
-    if large_variables.is_large(dtype, shape):
-        return large_variables.EagerVariable(handle).digest()
-    return control_plane.digest(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy())
 
 
 def _message(name: str, rank: int) -> str:

@@ -38,7 +38,6 @@ _averages_itself: bool | None = None
 # How a function uses an argument: an update uses it, or a value computed from it; or an optimizer
 # receives it unchanged.
 _ASSIGNED, _HANDED_ON = "assigned", "handed on"
-_SAME_ON_RANKS_OPS = ("Const", "VarHandleOp", "ReadVariableOp", "Variable", "VariableV2")
 
 
 @dataclasses.dataclass
@@ -295,7 +294,8 @@ def _average_sources(tensor: Any, use: str) -> None:
 
 def _ends_walk(op: Any) -> bool:
     """Whether its output is the same on all ranks, or comes from a collective of the script."""
-    return op.type in _SAME_ON_RANKS_OPS or op.type.startswith("TfMpi") or lineage.is_average(op)
+    same = op.type in lineage.SAME_ON_ALL_RANKS or lineage.is_average(op)
+    return same or op.type.startswith("TfMpi")
 
 
 def _may_hold_taken(graph: Any) -> bool:

@@ -141,9 +141,8 @@ def _variables(model: Any) -> list[Any]:
 
 
 def _digest(variable: Any) -> int:
-    """The digest of a variable's value on this rank; a large one is not copied."""
-    large = large_variables.eager_variable(unwrap.tf_variable(variable))
-    return control_plane.digest(unwrap.value(variable)) if large is None else large.digest()
+    """The digest of a variable's value on this rank."""
+    return large_variables.digest(unwrap.tf_variable(variable).handle)
 
 
 def _trainable_digests(model: Any) -> list[int] | None:

@@ -229,7 +229,7 @@ def _label(optimizer: Any, names: list[str], grads: list[Any]) -> str:
 def _synchronize(optimizer: Any, variables: list[Any]) -> None:
     """Gives all ranks rank 0's values before the first step with these variables."""
     if tf.executing_eagerly():
-        initial_broadcast.before_keras_optimizer(optimizer, variables)
+        initial_broadcast.before_eager_update(optimizer, variables)
     else:
         handles = [unwrap.tf_variable(v).handle for v in variables]
         naming.graph_trains(tf.compat.v1.get_default_graph(), handles)

@@ -174,13 +174,26 @@ def _before_tape() -> None:
 
 def before_optimizer(optimizer: Any, variables: list[Any]) -> None:
     """See hooks.optimizer_ready. Only now do an eager optimizer's slots and counters exist."""
-    if not tf.executing_eagerly():
+    if tf.executing_eagerly():
+        before_eager_update(optimizer, variables)
+
+
+def before_eager_update(optimizer: Any, variables: list[Any]) -> None:
+    """Called before an eager update of `variables` by an optimizer of Keras or compat.v1. Its first
+    update, and the first after a restore, synchronize.
+
+    _before_function handles graphs.
+    """
+    if getattr(busy, "on", False):
         return
-    if getattr(optimizer, "_tf_mpi_synchronized", 0) != _generation:
-        optimizer._tf_mpi_synchronized = _generation
+    if _synchronized_optimizers.get(optimizer) != _generation:
+        _synchronized_optimizers[optimizer] = _generation
         label = f"start of optimizer {next(_optimizer_counter)}"
-        _sync_variables(label, [*variables, *optimizer.variables()])
+        _sync_variables(label, [*variables, *optimizer_variables(optimizer)])
     _compare_eagerly(optimizer, variables)
+
+
+_synchronized_optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def _compare_eagerly(optimizer: Any, variables: list[Any]) -> None:
@@ -196,26 +209,8 @@ def _compare_eagerly(optimizer: Any, variables: list[Any]) -> None:
 _eager_replicas: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-def before_keras_optimizer(optimizer: Any, variables: list[Any]) -> None:
-    """Called before an eager update of `variables` by a Keras optimizer. Its first update, and the
-    first after a restore, synchronize.
-
-    _before_function handles graphs.
-    """
-    if getattr(busy, "on", False):
-        return
-    if _keras_optimizers.get(optimizer) != _generation:
-        _keras_optimizers[optimizer] = _generation
-        label = f"start of optimizer {next(_optimizer_counter)}"
-        _sync_variables(label, [*variables, *optimizer_variables(optimizer)])
-    _compare_eagerly(optimizer, variables)
-
-
-_keras_optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-
-
 def optimizer_variables(optimizer: Any) -> list[Any]:
-    """The existing slots and counters of a Keras optimizer."""
+    """The existing slots and counters of an optimizer of Keras or compat.v1."""
     found = getattr(optimizer, "variables", ())
     return list(found() if callable(found) else found)
 

@@ -48,19 +48,22 @@ class EagerVariable:
         return found
 
 
-def eager_variable(variable: Any) -> EagerVariable | None:
-    """The EagerVariable of a large eager tf.Variable, otherwise None."""
-    found = getattr(variable, "handle", None)
-    shape = getattr(variable, "shape", None)
-    if not hasattr(found, "_numpy_internal") or shape is None or not shape.is_fully_defined():
-        return None
-    return EagerVariable(found) if is_large(variable.dtype, shape.as_list()) else None
+def digest(handle: Any) -> int:
+    """See EagerVariable.digest; of an eager variable of any size."""
+    shape = tf.raw_ops.VariableShape(input=handle).numpy().tolist()
+    if is_large(_dtype(handle), shape):
+        return EagerVariable(handle).digest()
+    return control_plane.digest(view(handle))
+
+
+def _dtype(handle: Any) -> Any:
+    return tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
 
 
 def view(handle: Any) -> np.ndarray[Any, Any]:
     """The value of an eager variable. On the CPU it shares the variable's memory, so the variable
     must not change while the view is in use."""
-    dtype = tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
+    dtype = _dtype(handle)
     value: np.ndarray[Any, Any] = np.asarray(
         tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)._numpy_internal()
     )
