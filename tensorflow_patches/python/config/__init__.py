@@ -7,6 +7,8 @@ lists the accepted ones. Imported while TensorFlow is being imported, so it impo
 standard library.
 """
 
+# ruff: noqa: F401  (the package's interface)
+
 from __future__ import annotations
 
 from tensorflow.mpi.config.launchers import (
@@ -64,51 +66,3 @@ from tensorflow.mpi.config.values import (
     shared_settings,
     transfer_timeout,
 )
-
-__all__ = [
-    "ConfigError",
-    "DEVICE_TRANSPORTS",
-    "EXTRAS",
-    "Gate",
-    "Launcher",
-    "OLD_NAMES",
-    "OLD_PARTS",
-    "PARAMETERS",
-    "Parameter",
-    "SPARSE_MODES",
-    "SWITCHES",
-    "Topology",
-    "shared_settings",
-    "batch_is_per_rank",
-    "check",
-    "cray_takes_gpus",
-    "ddl_options",
-    "deadlock_timeout",
-    "describe",
-    "gate",
-    "get",
-    "given",
-    "gpu_transport",
-    "grow_gpu_memory",
-    "horovod_dynamic_process_sets",
-    "is_off_elsewhere",
-    "job",
-    "keras_file",
-    "launcher",
-    "leave_data_to_script",
-    "library_folders",
-    "limit_threads",
-    "mark_started",
-    "mpi_folders",
-    "names_to_pass",
-    "nccl_library",
-    "nccl_shares_gpus",
-    "node_name",
-    "rank_of",
-    "rate_scale",
-    "renamed",
-    "scheduled_nodes",
-    "started_by_ancestor",
-    "transfer_timeout",
-    "without_launcher",
-]

@@ -15,7 +15,7 @@ from tensorflow.mpi._src.global_batch import rules, rules_functions
 from tensorflow.mpi._src.global_batch.kind import (
     CONST,
     OF_KIND,
-    ROWS,
+    ROWS,  # noqa: F401  (kinds.ROWS)
     UNKNOWN,
     Dependence,
     Kind,
@@ -24,11 +24,6 @@ from tensorflow.mpi._src.global_batch.node import DRAWN, Node
 from tensorflow.mpi._src.global_batch.sites import Draw
 from tensorflow.mpi._src.global_batch.sizes import Number
 from tensorflow.mpi._src.variables import naming
-
-__all__ = [
-    "ROWS", "Analysis", "Kind", "Ratio", "Term", "drawn",
-    "draws_by_samples", "draws_in_functions", "is_body", "key", "origin", "outer", "terms",
-]  # fmt: skip
 
 _SEVERAL = {
     **dict.fromkeys(rules_functions.CALLS, rules_functions.called),
