@@ -19,6 +19,7 @@ pytestmark = pytest.mark.full
 HERE = Path(__file__).parent
 FIT = HERE.parent / "packaging" / "mpi_fit.py"
 AVERAGES = HERE.parent / "tf" / "runtime" / "topology.py"
+APPENDS = HERE.parent / "tf" / "files" / "files_appends.py"
 PREFIX = Path(sys.prefix)
 # mpirun notices a cut link only after 8 minutes unless it checks more often.
 KEEPALIVE = [
@@ -159,7 +160,7 @@ def test_a_gate_that_is_closed_on_one_node_is_explained(hosts: Hosts) -> None:
 
 def test_a_setting_of_one_node_is_named_with_its_option(hosts: Hosts) -> None:
     code, text, seconds = hosts.mpirun("h1:1,h2:1", FIT, env={"TF_MPI_SYNC_BATCHNORM": "1"})
-    assert code != 0 and "rank 0 has '1', rank 1 has '0'" in text, text
+    assert code != 0 and "rank 0 has '1', rank 1 has 'auto'" in text, text
     assert "-x TF_MPI_SYNC_BATCHNORM" in text and seconds < 100
 
 
@@ -203,7 +204,8 @@ def killed(hosts: Hosts, host: str, *which: str) -> tuple[str, float]:
 
 def test_a_killed_rank_of_another_host_is_named(hosts: Hosts) -> None:
     text, seconds = killed(hosts, "h2", "-n", "-f", "loop.py")
-    said = re.findall(r"rank (\d)/4: rank (\d) \(process \d+ on h2\) has (?:been|ended)", text)
+    dead = r"rank (\d)/4: rank (\d) \(process \d+ on h2\) (?:was killed by|has ended)"
+    said = re.findall(dead, text)
     assert len(said) == 1 and said[0] in (("1", "3"), ("3", "1")), text
     assert seconds < 20
 
@@ -222,5 +224,19 @@ def test_a_folder_that_nodes_do_not_share_is_an_error(hosts: Hosts) -> None:
     """Rank 1 does not find rank 0's file and says so instead of continuing."""
     code, text, _ = hosts.mpirun("h1:1,h2:1", HERE / "save_and_load.py", "/tmp/not-shared")
     assert code != 0 and text.count("LOADED") <= 1, text
-    assert "has saved '/tmp/not-shared/model.keras', and" in text, text
+    assert "has saved '/tmp/not-shared/model.keras', but" in text, text
     assert "the nodes do not share its folder" in text, text
+
+
+def test_text_that_nodes_append_more_than_once_is_reported(hosts: Hosts) -> None:
+    """A rank knows what the ranks of its own node have appended before it."""
+    folder = PREFIX / "test-appends"
+    folder.mkdir()
+    try:
+        (folder / "old.csv").write_text("epoch,loss\n")
+        code, text, _ = hosts.mpirun("h1:1,h2:1", APPENDS, str(folder))
+        lines = (folder / "emptied.csv").read_text().splitlines()
+    finally:
+        shutil.rmtree(folder)
+    assert code == 0 and set(lines) >= {"0,1.0", "5,0.16666666666666666"}, text
+    assert "bytes more than any rank has appended: text that differs" in text, text
