@@ -39,6 +39,13 @@ def test_each_rank_reads_what_it_has_appended(appended):
         assert printed["read"] == [str(epoch) for epoch in range(6)]
 
 
+def test_a_change_that_another_rank_has_made_is_reported(appended):
+    (run, folder), _ = appended
+    line = f"has read '{folder}/history.json' after another rank had changed it, and does not write"
+    assert any(line in text for text in run.stderr[:2]), run.report()
+    assert not any("after another rank had changed it" in text for text in run.stderr[2:])
+
+
 def test_text_that_differs_by_rank_is_there_and_reported(appended):
     (run, folder), _ = appended
     ranks = range(len(run.results))

@@ -90,6 +90,7 @@ class AtomicFile:
             noted = versions.begins(self.path)
             try:
                 if yields:
+                    versions.dropped(self.path, self.descriptor)
                     self._forget()
                 elif not self._move_into_place() and os.path.isdir(os.path.dirname(self.path)):
                     self._copy()

@@ -8,10 +8,12 @@ single process would have written.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
 from tensorflow.mpi._src.files import journal, names, saves
+from tensorflow.mpi._src.runtime import group, log
 
 _ahead: set[str] = set()  # files that this rank has read in a version to come
 
@@ -31,6 +33,22 @@ def opening(path: Any) -> None:
 def is_ahead(path: str) -> bool:
     """Whether this rank has read the version of `path` that it now writes."""
     return path in _ahead
+
+
+def dropped(path: str, descriptor: int) -> None:
+    """Called before this rank's version of `path`, in the open file, is dropped. Says so if it
+    differs from what is there."""
+    if path not in _ahead or group.rank > 1:
+        return
+    with contextlib.suppress(OSError), open(path, "rb") as there:
+        if there.read() != os.pread(descriptor, os.fstat(descriptor).st_size, 0):
+            log.once(
+                f"rank {group.rank} has read '{path}' after another rank had changed it, and does "
+                "not write its own change, which a single process makes once. If each rank has "
+                "something to add, collect it first (tf.mpi.allgather) and write on rank 0",
+                key="ahead",
+                every_rank=True,
+            )
 
 
 def begins(path: str) -> bool:
