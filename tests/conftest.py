@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,9 @@ import launch
 import pool
 from installed import distribution
 from launch import LaunchResult
+
+# Some test modules import TensorFlow: see imports/sitecustomize.py.
+gc.disable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,6 +87,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST)
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -36,6 +36,7 @@ MARKER = "TEST_LAUNCH_ID"
 RESULT_PREFIX = "RESULT "
 ENDED = "(had ended)"  # instead of a rank's stacks
 SHARED = Path(__file__).resolve().parent / "tf"  # contains common.py, which scripts import
+IMPORTS = Path(__file__).resolve().parent / "imports"  # contains sitecustomize.py, for --pool
 TAIL = 4000  # characters of each stream shown in a message
 LAUNCHER_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_")
 
@@ -276,7 +277,7 @@ def _environment(
         # A killed launcher leaves files in a folder named after its process ID. The next Open MPI
         # 5.0.11 launcher with this ID would stop: "listener thread failed to start".
         environment["TMPDIR"] = str(directory)
-    paths = [str(SHARED), environment.get("PYTHONPATH", "")]
+    paths = [str(SHARED), str(IMPORTS) if pool else "", environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     environment["PYTHONUNBUFFERED"] = "1"
     environment["PYTHONFAULTHANDLER"] = "1"

@@ -27,6 +27,8 @@ def main(address: str, kind: str) -> None:
 
     if kind == "ranks":
         _one_number_of_threads()
+    else:
+        gc.freeze()  # collections omit what the import has created; in ranks the product does this
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     connection.sendall(rank.encode())
