@@ -9,6 +9,7 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow_patches/core/cpu/reduce.h"
 #include "tensorflow_patches/core/observability/timeline.h"
+#include "tensorflow_patches/glue/kernels/average_kernel.h"
 #include "tensorflow_patches/glue/runtime/request_group.h"
 #include "tensorflow_patches/glue/variables/initial_broadcast.h"
 #include "tensorflow_patches/glue/variables/variable_names.h"
@@ -81,16 +82,12 @@ void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
 absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
   const int input = kernel_->gradient_;
   DataType dtype;
-  if (!ToCoreType(context_->input_dtype(input), &dtype)) {
-    return absl::UnimplementedError(
-        absl::StrCat("the gradient of '", name_, "' is ",
-                     tensorflow::DataTypeString(context_->input_dtype(input)),
-                     ", which cannot be averaged over ranks; set TF_MPI_ENABLE=0"));
-  }
+  absl::Status status = CheckAveraged(name_, context_->input_dtype(input), &dtype);
+  if (!status.ok()) return status;
   // Must come before gradient_ takes a reference, or the gradient is never averaged in place: only
   // an input without other references is forwarded.
-  const absl::Status status = context_->forward_input_or_allocate_temp(
-      {input}, context_->input_dtype(input), context_->input(input).shape(), &average_);
+  status = context_->forward_input_or_allocate_temp({input}, context_->input_dtype(input),
+                                                    context_->input(input).shape(), &average_);
   if (!status.ok()) return status;
   gradient_ = context_->input(input);
   Request request =

@@ -136,12 +136,7 @@ std::string SessionSuffix(OpKernelContext* context) {
 }
 
 absl::Status CheckWeightInput(OpKernelContext* context, int input) {
-  if (GetEngine() == nullptr) {
-    return absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)");
-  }
-  if (IsFolding(context)) {
-    return absl::UnimplementedError("an average over ranks is not a constant");
-  }
+  if (IsFolding(context)) return absl::CancelledError("an average over ranks is not a constant");
   const Tensor& tensor = context->input(input);
   if (tensor.dtype() != tensorflow::DT_FLOAT || tensor.NumElements() != 1) {
     return absl::InvalidArgumentError("the weight of an average is not a float32 scalar");

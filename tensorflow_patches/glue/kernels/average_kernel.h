@@ -39,9 +39,9 @@ std::vector<std::string> AverageNames(const tensorflow::NodeDef& node);
 absl::Status CheckAveraged(const std::string& name, tensorflow::DataType type, DataType* core);
 // The suffix for a request's name in the session that runs it.
 std::string SessionSuffix(tensorflow::OpKernelContext* context);
-// Fails where no average can run, and if the input is not a weight.
+// Fails where graphs are optimized, and if the input is not a weight.
 absl::Status CheckWeightInput(tensorflow::OpKernelContext* context, int input);
-// Reads the weight in input number `input`; fails where no average can run, and for a bad weight.
+// Reads the weight in input number `input`; fails where graphs are optimized, and for a bad weight.
 absl::Status ReadWeight(tensorflow::OpKernelContext* context, int input, const std::string& name,
                         float* weight);
 // Likewise; if the weight is on a GPU, only its address.

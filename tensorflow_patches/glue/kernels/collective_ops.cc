@@ -106,14 +106,11 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     Engine* const engine = GetEngine();
-    OP_REQUIRES_ASYNC(context, engine != nullptr,
-                      absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)"), done);
+    OP_REQUIRES_ASYNC(context, engine != nullptr, AveragingIsOff(), done);
     const Tensor tensor = context->input(0);
     Request request;
     request.name = context->input(1).scalar<tensorflow::tstring>()();
-    OP_REQUIRES_ASYNC(context, ToCoreType(tensor.dtype(), &request.signature.dtype),
-                      absl::InvalidArgumentError("this dtype is not supported between ranks"),
-                      done);
+    ToCoreType(tensor.dtype(), &request.signature.dtype);  // the ops allow no other types
     request.signature.shape = ToShape(tensor.shape());
     request.signature.members = members_;
     request.purpose = Purpose::kScript;

@@ -7,6 +7,7 @@
 
 #include "tensorflow_patches/core/cpu/reduce.h"
 #include "tensorflow_patches/core/observability/timeline.h"
+#include "tensorflow_patches/glue/kernels/average_kernel.h"
 
 namespace tfmpi {
 namespace {
@@ -65,11 +66,8 @@ void SparseAverage::SetMode(SparseMode mode) { g_mode = mode; }
 absl::Status SparseAverage::Check(const Tensor& values, const Tensor& indices) {
   value_type_ = values.dtype();
   index_type_ = indices.dtype();
-  if (!ToCoreType(value_type_, &format_.dtype) || !IsFloating(format_.dtype)) {
-    return absl::UnimplementedError(
-        absl::StrCat("the gradient of '", name_, "' is ", tensorflow::DataTypeString(value_type_),
-                     ", which cannot be averaged over ranks; set TF_MPI_ENABLE=0"));
-  }
+  absl::Status status = CheckAveraged(name_, value_type_, &format_.dtype);
+  if (!status.ok()) return status;
   if (values.dims() < 1 || indices.dims() != 1 || values.dim_size(0) != indices.dim_size(0) ||
       (index_type_ != tensorflow::DT_INT32 && index_type_ != tensorflow::DT_INT64)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -77,7 +75,7 @@ absl::Status SparseAverage::Check(const Tensor& values, const Tensor& indices) {
         " for indices ", indices.shape().DebugString(), " of type ",
         tensorflow::DataTypeString(index_type_), "; it needs one int32 or int64 index per row"));
   }
-  return absl::OkStatus();
+  return status;
 }
 
 absl::Status SparseAverage::AddTo(RequestGroup* group, const Tensor& values, const Tensor& indices,

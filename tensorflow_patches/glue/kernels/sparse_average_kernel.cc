@@ -62,10 +62,9 @@ SparseAverageKernel::SparseAverageKernel(OpKernelConstruction* construction)
               absl::InvalidArgumentError("an average of a sparse gradient has one name, values, "
                                          "indices and a weight"));
   name_ = names[0];
-  OP_REQUIRES(
+  OP_REQUIRES_OK(
       construction,
-      tensorflow::TryGetNodeAttr(def(), IsMarked(def()) ? kTableRows : "table_rows", &table_rows_),
-      absl::InvalidArgumentError("a sparse average op lacks its attributes"));
+      tensorflow::GetNodeAttr(def(), IsMarked(def()) ? kTableRows : "table_rows", &table_rows_));
   int64_t every_row = 0;
   tensorflow::TryGetNodeAttr(def(), IsMarked(def()) ? kEveryRow : "every_row", &every_row);
   duplicates_ = static_cast<Duplicates>(every_row);

@@ -122,7 +122,7 @@ OpKernel* MakeCompiledScatter(OpKernelConstruction* construction, Stock& stock) 
 }
 
 // The optimizer ops of apply_ops.h.
-constexpr std::string_view kDense = "dense optimizer ops", kSparse = "sparse optimizer ops";
+constexpr std::string_view kDense = "dense", kSparse = "sparse";
 
 // kOthers: any other device, such as that of a plug-in.
 enum class Devices { kAll, kCpu, kGpu, kXla, kOthers };

@@ -93,10 +93,10 @@ std::string StartWaitsFor() {
 const std::string& StatsReport() { return GetState().stats_report; }
 
 Status StartRuntime(const RuntimeOptions& options) {
-  if (g_engine.load() != nullptr) return Status(Code::kFailedPrecondition, "already started");
+  if (g_engine.load() != nullptr) return Status(Code::kInternal, "already started");
   Extras extras;
   if (!ParseExtras(options.extras, &extras)) {
-    return Status(Code::kInvalidArgument,
+    return Status(Code::kInternal,
                   "the library of this wheel does not know an extra in '" + options.extras + "'");
   }
   // A divided update takes several requests, between which each rank has updated only its own rows,
@@ -138,6 +138,10 @@ Status StartRuntime(const RuntimeOptions& options) {
 }
 
 Engine* GetEngine() { return g_engine.load(std::memory_order_acquire); }
+
+absl::Status AveragingIsOff() {
+  return absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)");
+}
 
 void LeaveAveragesToScript() { g_left_to_script = true; }
 bool AreAveragesLeftToScript() { return g_left_to_script.load(std::memory_order_relaxed); }

@@ -39,6 +39,8 @@ void LeaveRuntime(const std::string& reason, Clock::duration grace);
 const std::string& StatsReport();
 // Null unless started.
 Engine* GetEngine();
+// The error of an op that needs an engine.
+absl::Status AveragingIsOff();
 // From now on optimizer ops act like stock ones: the script averages with ops of its own. Any
 // thread.
 void LeaveAveragesToScript();

@@ -42,8 +42,7 @@ class BroadcastVariableKernel : public tensorflow::AsyncOpKernel {
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     Engine* const engine = GetEngine();
-    OP_REQUIRES_ASYNC(context, engine != nullptr,
-                      absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)"), done);
+    OP_REQUIRES_ASYNC(context, engine != nullptr, AveragingIsOff(), done);
     const std::string name = context->input(1).scalar<tensorflow::tstring>()();
     auto start = std::make_shared<InitialBroadcast>();
     auto group = RequestGroup::OfKernel(engine, context);

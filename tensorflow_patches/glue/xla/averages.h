@@ -24,7 +24,7 @@ class Averages : public tensorflow::ResourceBase {
     xla::XlaOp written;  // the same values, with undefined content in the unused capacity
   };
 
-  std::string DebugString() const override { return "the averages of a computation"; }
+  std::string DebugString() const override { return "averages"; }
   xla::XlaOp last;
   std::vector<Rows> rows;  // the averages of sparse gradients
 };

@@ -184,7 +184,7 @@ CompiledAverageKernel::CompiledAverageKernel(OpKernelConstruction* construction)
   OP_REQUIRES(
       construction,
       !names_.empty() && names_.size() + rows_.size() + 1 == static_cast<size_t>(num_inputs()),
-      absl::InvalidArgumentError("a compiled average op lacks its attributes"));
+      absl::InvalidArgumentError("an average op lacks its attributes"));
   for (size_t i = 0; i < names_.size(); ++i) {
     const size_t input = i < rows_.size() ? 2 * i : i + rows_.size();
     DataType core;
@@ -233,12 +233,8 @@ absl::Status CompiledApplyKernel::EmitAverageOfGradient(OpKernelContext* context
   const std::string name =
       names.Use(names.CompiledKey(variable->name()), request_suffix_).name + request_suffix_;
   DataType dtype;
-  if (!ToCoreType(context->input_dtype(gradient_), &dtype)) {
-    return absl::UnimplementedError(
-        absl::StrCat("the gradient '", name, "' is ",
-                     tensorflow::DataTypeString(context->input_dtype(gradient_)),
-                     ", which cannot be averaged over ranks; set TF_MPI_ENABLE=0"));
-  }
+  status = CheckAveraged(name, context->input_dtype(gradient_), &dtype);
+  if (!status.ok()) return status;
   const XlaOp one = xla::ConstantR0<float>(compilation.builder(), 1);
   const absl::StatusOr<std::vector<XlaOp>> averages =
       EmitCall(context, {{name}, {compilation.Input(gradient_)}, {}, 0}, one);

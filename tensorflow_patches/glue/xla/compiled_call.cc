@@ -29,24 +29,19 @@ ffi::Error ToFfi(const absl::Status& status) {
   return ffi::Error(static_cast<ffi::ErrorCode>(status.code()), std::string(status.message()));
 }
 
-// `add` fills the group; `finish` runs when it has ended with ok, on a thread of its own, which
-// then executes what follows the call.
+// `add` fills the group, which cannot be cancelled; `finish` runs when it has ended with ok, on a
+// thread of its own, which then executes what follows the call.
 ffi::Future Submit(const std::function<absl::Status(RequestGroup*)>& add,
                    std::function<absl::Status()> finish) {
   ffi::Promise promise;
   ffi::Future future(promise);
-  Engine* const engine = GetEngine();
-  if (engine == nullptr) {
-    promise.SetError(ToFfi(absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)")));
-    return future;
-  }
-  auto group = std::make_unique<RequestGroup>(engine, nullptr, RunOnOwnThread);
+  auto group = std::make_unique<RequestGroup>(GetEngine(), nullptr, RunOnOwnThread);
   const absl::Status status = add(group.get());
   if (!status.ok()) {
     promise.SetError(ToFfi(status));
     return future;
   }
-  RequestGroup::Submit(std::move(group), "the compiled step's gradients were averaged",
+  RequestGroup::Submit(std::move(group), /*what=*/"",
                        [promise, finish = std::move(finish)](const absl::Status& ended) mutable {
                          const absl::Status finished = ended.ok() ? finish() : ended;
                          if (finished.ok()) {

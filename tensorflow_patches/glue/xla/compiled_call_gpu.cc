@@ -138,11 +138,10 @@ class Mirror {
 absl::Status SubmitAndWait(std::unique_ptr<RequestGroup> group) {
   absl::Notification over;
   absl::Status result;
-  RequestGroup::Submit(std::move(group), "the compiled step's gradients were averaged",
-                       [&](const absl::Status& ended) {
-                         result = ended;
-                         over.Notify();
-                       });
+  RequestGroup::Submit(std::move(group), /*what=*/"", [&](const absl::Status& ended) {
+    result = ended;
+    over.Notify();
+  });
   over.WaitForNotification();
   return result;
 }

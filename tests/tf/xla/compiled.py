@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from common import encode, place, result, single_threaded_ops
-from tensorflow.mpi._src.average import averaging
+from tensorflow.mpi._src.average import averaging, carrier
 
 STEPS, BATCH = 40, 12
 MODE = sys.argv[1]
@@ -232,6 +232,7 @@ def outcome(function: Callable[[], Any]) -> str:
 
 
 def errors() -> dict[str, str]:
+    one = tf.ones([2])
     return {
         "shape": outcome(lambda: average_of(tf.ones([RANK + 1]))),
         "good": outcome(lambda: average_of(tf.fill([2], float(RANK)))),
@@ -239,6 +240,9 @@ def errors() -> dict[str, str]:
         "dynamic": outcome(lambda: average_of_some(tf.ones([3]), tf.constant([True, False, True]))),
         "inside": outcome(compiled(tf.function(average_of_rows).get_concrete_function())),
         "outside": outcome(outside),
+        "no names": outcome(
+            compiled(lambda: carrier.marked_identity([one], [], "errors", tf.constant(1.0))[0])
+        ),
         "good again": outcome(lambda: average_of(tf.fill([2], float(RANK)))),
     }
 

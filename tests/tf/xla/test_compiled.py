@@ -26,6 +26,7 @@ ERRORS = {
     "integers": "the average of 't (compiled)' is int32; only floating and complex tensors can be",
     "dynamic": "Error: 'some (compiled)' has a dynamic shape inside a compiled cluster, where",
     "inside": "UnimplementedError: cannot average this sparse gradient over ranks inside a",
+    "no names": "an average op lacks its attributes",
     "outside": "was traced to average a sparse gradient in a compiled function, but runs outside",
 }
 
