@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <iterator>
 #include <unordered_map>
 #include <utility>
 
+#include "tensorflow_patches/core/base/bytes.h"
 #include "tensorflow_patches/core/base/thread_role.h"
 #include "tensorflow_patches/core/observability/trace_steps.h"
 
@@ -15,65 +15,31 @@ namespace {
 
 constexpr size_t kMaxNamesShown = 64;  // per response
 
-// ---------------------------------------------------------------- bytes
-
-template <typename T>
-void Put(std::string* bytes, const T& value) {
-  bytes->append(reinterpret_cast<const char*>(&value), sizeof value);
+template <typename Io, typename Data>
+void RankFields(Io* io, Data& rank) {
+  const auto text = [&](auto& text) { io->String(text); };
+  io->Signed(rank.rank);
+  io->String(rank.host);
+  io->Signed(rank.clock_offset);
+  io->List(rank.events.names, text);
+  io->Map(rank.events.parts, [&](auto& parts) { io->List(parts, text); });
+  io->List(rank.events.threads, [&](auto& thread) {
+    io->String(thread.name);
+    io->List(thread.events, [&](auto& event) { io->Raw(event); });
+  });
+  io->Unsigned(rank.events.dropped);
 }
 
-void PutText(std::string* bytes, const std::string& text) {
-  Put(bytes, static_cast<uint64_t>(text.size()));
-  bytes->append(text);
+std::string Written(const RankEvents& rank) {
+  Writer writer;
+  RankFields(&writer, rank);
+  return writer.Take();
 }
-
-class Reader {
- public:
-  explicit Reader(const std::string& bytes) : bytes_(bytes) {}
-
-  template <typename T>
-  bool Get(T* value) {
-    if (bytes_.size() - at_ < sizeof *value) return false;
-    std::memcpy(value, bytes_.data() + at_, sizeof *value);
-    at_ += sizeof *value;
-    return true;
-  }
-
-  bool GetText(std::string* text) {
-    uint64_t size = 0;
-    if (!Get(&size) || bytes_.size() - at_ < size) return false;
-    text->assign(bytes_, at_, size);
-    at_ += size;
-    return true;
-  }
-
-  bool GetTexts(uint64_t count, std::vector<std::string>* texts) {
-    for (uint64_t i = 0; i < count; ++i) {
-      texts->emplace_back();
-      if (!GetText(&texts->back())) return false;
-    }
-    return true;
-  }
-
-  bool GetEvents(std::vector<Event>* events) {
-    uint64_t count = 0;
-    if (!Get(&count) || (bytes_.size() - at_) / sizeof(Event) < count) return false;
-    events->resize(count);
-    for (Event& event : *events) Get(&event);
-    return true;
-  }
-
-  bool AtEnd() const { return at_ == bytes_.size(); }
-
- private:
-  const std::string& bytes_;
-  size_t at_ = 0;
-};
 
 // Events that end before this time are left out, so that at most the last `most` remain.
-int64_t CutTime(const Events& events, size_t most) {
+int64_t CutTime(const std::vector<ThreadEvents>& threads, size_t most) {
   std::vector<int64_t> ends;
-  for (const ThreadEvents& thread : events.threads) {
+  for (const ThreadEvents& thread : threads) {
     for (const Event& event : thread.events) ends.push_back(event.end);
   }
   if (ends.size() <= most) return INT64_MIN;
@@ -81,8 +47,6 @@ int64_t CutTime(const Events& events, size_t most) {
   std::nth_element(ends.begin(), ends.begin() + static_cast<int64_t>(last), ends.end());
   return ends[last] + 1;
 }
-
-// ---------------------------------------------------------------- text
 
 std::string Quoted(const std::string& text) {
   std::string out = "\"";
@@ -318,62 +282,26 @@ class RankWriter {
 
 }  // namespace
 
-std::string Encode(const RankEvents& rank, size_t most_bytes) {
-  std::string bytes;
-  Put(&bytes, static_cast<int32_t>(rank.rank));
-  PutText(&bytes, rank.host);
-  Put(&bytes, rank.clock_offset);
-  Put(&bytes, static_cast<uint64_t>(rank.events.names.size()));
-  for (const std::string& name : rank.events.names) PutText(&bytes, name);
-  Put(&bytes, static_cast<uint64_t>(rank.events.parts.size()));
-  for (const auto& [name, parts] : rank.events.parts) {
-    Put(&bytes, name);
-    Put(&bytes, static_cast<uint64_t>(parts.size()));
-    for (const std::string& part : parts) PutText(&bytes, part);
+std::string Encode(RankEvents rank, size_t most_bytes) {
+  std::vector<ThreadEvents> threads = std::exchange(rank.events.threads, {});
+  const size_t others = Written(rank).size();
+  const size_t left = most_bytes > others ? most_bytes - others : 0;
+  const int64_t cut = CutTime(threads, left / sizeof(Event));
+  for (ThreadEvents& thread : threads) {
+    std::vector<Event>& events = thread.events;
+    const auto kept = std::remove_if(events.begin(), events.end(),
+                                     [cut](const Event& event) { return event.end < cut; });
+    rank.events.dropped += static_cast<uint64_t>(events.end() - kept);
+    events.erase(kept, events.end());
   }
-  const size_t left = most_bytes > bytes.size() ? most_bytes - bytes.size() : 0;
-  const int64_t cut = CutTime(rank.events, left / sizeof(Event));
-  uint64_t dropped = rank.events.dropped;
-  Put(&bytes, static_cast<uint64_t>(rank.events.threads.size()));
-  for (const ThreadEvents& thread : rank.events.threads) {
-    PutText(&bytes, thread.name);
-    std::vector<Event> kept;
-    for (const Event& event : thread.events) {
-      if (event.end >= cut) kept.push_back(event);
-    }
-    dropped += thread.events.size() - kept.size();
-    Put(&bytes, static_cast<uint64_t>(kept.size()));
-    for (const Event& event : kept) Put(&bytes, event);
-  }
-  Put(&bytes, dropped);
-  return bytes;
+  rank.events.threads = std::move(threads);
+  return Written(rank);
 }
 
 bool Decode(const std::string& bytes, RankEvents* rank) {
   Reader reader(bytes);
-  int32_t number = 0;
-  uint64_t names = 0, named_parts = 0, threads = 0;
-  if (!reader.Get(&number) || !reader.GetText(&rank->host) || !reader.Get(&rank->clock_offset) ||
-      !reader.Get(&names)) {
-    return false;
-  }
-  rank->rank = number;
-  if (!reader.GetTexts(names, &rank->events.names) || !reader.Get(&named_parts)) return false;
-  for (uint64_t i = 0; i < named_parts; ++i) {
-    uint32_t name = 0;
-    uint64_t parts = 0;
-    if (!reader.Get(&name) || !reader.Get(&parts) ||
-        !reader.GetTexts(parts, &rank->events.parts[name])) {
-      return false;
-    }
-  }
-  if (!reader.Get(&threads)) return false;
-  for (uint64_t i = 0; i < threads; ++i) {
-    rank->events.threads.emplace_back();
-    ThreadEvents& thread = rank->events.threads.back();
-    if (!reader.GetText(&thread.name) || !reader.GetEvents(&thread.events)) return false;
-  }
-  return reader.Get(&rank->events.dropped) && reader.AtEnd();
+  RankFields(&reader, *rank);
+  return reader.Finished();
 }
 
 std::string FormatTrace(const std::vector<RankEvents>& ranks) {

@@ -24,7 +24,7 @@ struct RankEvents {
 };
 
 // At most about `most_bytes`: the earliest events are left out, and counted as dropped.
-std::string Encode(const RankEvents& events, size_t most_bytes);
+std::string Encode(RankEvents events, size_t most_bytes);
 bool Decode(const std::string& bytes, RankEvents* events);
 
 // The JSON text. Times are microseconds since the first event, on rank 0's clock.

@@ -2,28 +2,9 @@
 
 #include <cstring>
 
+#include "tensorflow_patches/core/base/bytes.h"
+
 namespace tfmpi {
-namespace {
-
-void Append(const void* data, size_t bytes, std::string* to) {
-  const uint64_t length = bytes;
-  to->append(reinterpret_cast<const char*>(&length), sizeof length);
-  if (bytes != 0) to->append(static_cast<const char*>(data), bytes);
-}
-
-// Null at the end, or if the input is truncated.
-const char* Next(const std::string& from, size_t* at, uint64_t* length) {
-  if (from.size() - *at < sizeof *length) return nullptr;
-  std::memcpy(length, from.data() + *at, sizeof *length);
-  *at += sizeof *length;
-  if (from.size() - *at < *length) return nullptr;
-  const char* const data = from.data() + *at;
-  *at += *length;
-  return data;
-}
-
-}  // namespace
-
 void History::Add(Unit unit, bool meets_all) {
   if (meets_all) Forget();
   bytes_ += unit.result.bytes;
@@ -59,31 +40,30 @@ Result History::Take(size_t bytes) {
 }
 
 std::string History::EncodeAfter(uint64_t number) const {
-  std::string bytes;
+  Writer writer;
   for (size_t i = static_cast<size_t>(number - first()); i < units_.size(); ++i) {
-    const std::string what = Encode(units_[i].what);
-    Append(what.data(), what.size(), &bytes);
-    Append(units_[i].result.memory.get(), units_[i].result.bytes, &bytes);
+    writer.String(Encode(units_[i].what));
+    writer.String({units_[i].result.memory.get(), units_[i].result.bytes});
   }
-  return bytes;
+  return writer.Take();
 }
 
 bool History::Decode(const std::string& bytes, std::deque<Unit>* units) {
-  for (size_t at = 0; at < bytes.size();) {
-    uint64_t length = 0;
+  Reader reader(bytes);
+  while (!reader.AtEnd()) {
     Unit unit;
-    const char* const what = Next(bytes, &at, &length);
-    if (what == nullptr || !tfmpi::Decode(std::string(what, length), &unit.what)) return false;
-    const char* const data = Next(bytes, &at, &length);
-    if (data == nullptr) return false;
-    if (length != 0) {
-      unit.result.memory = NewLineMemory(length);
-      std::memcpy(unit.result.memory.get(), data, length);
+    std::string what;
+    reader.String(what);
+    reader.Check(tfmpi::Decode(what, &unit.what));
+    const std::string_view result = reader.View();
+    if (!result.empty()) {
+      unit.result.memory = NewLineMemory(result.size());
+      std::memcpy(unit.result.memory.get(), result.data(), result.size());
     }
-    unit.result.bytes = length;
+    unit.result.bytes = result.size();
     units->push_back(std::move(unit));
   }
-  return true;
+  return reader.Finished();
 }
 
 }  // namespace tfmpi

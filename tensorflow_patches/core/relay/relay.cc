@@ -1,37 +1,23 @@
 #include "tensorflow_patches/core/relay/relay.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
+
+#include "tensorflow_patches/core/base/bytes.h"
 
 namespace tfmpi {
 namespace {
 
-void Append(std::string* bytes, size_t value) {
-  const auto word = static_cast<uint32_t>(value);
-  bytes->append(reinterpret_cast<const char*>(&word), sizeof word);
-}
-
-// False: at the end.
-bool Take(const std::string& bytes, size_t* at, uint32_t* word) {
-  if (bytes.size() - *at < sizeof *word) return false;
-  std::memcpy(word, bytes.data() + *at, sizeof *word);
-  *at += sizeof *word;
-  return true;
-}
-
-bool TakeRanks(const std::string& bytes, size_t* at, int size, RankSet* ranks) {
-  uint32_t runs = 0, next = 0;
-  if (!Take(bytes, at, &runs) || runs == 0) return false;
-  for (uint32_t i = 0; i < runs; ++i) {
-    uint32_t first = 0, count = 0;
-    if (!Take(bytes, at, &first) || !Take(bytes, at, &count)) return false;
-    const auto end = static_cast<uint32_t>(size);
-    if (first < next || first >= end || count == 0 || count > end - first) return false;
-    ranks->Append({static_cast<int32_t>(first), static_cast<int32_t>(count)});
-    next = first + count;
+// Whether these are ranks of a group of this size, ascending.
+bool AreRanks(const std::vector<RankSet::Run>& runs, int size) {
+  int next = 0;
+  for (const RankSet::Run& run : runs) {
+    if (run.first < next || run.first >= size || run.count <= 0 || run.count > size - run.first) {
+      return false;
+    }
+    next = run.first + run.count;
   }
-  return true;
+  return !runs.empty();
 }
 
 // Whether two lists of one entry each, for the same name or number, are equal in all else.
@@ -59,32 +45,31 @@ bool IsPlain(const ReadyList& list) {
 }  // namespace
 
 std::string Encode(const std::vector<Announcement>& announcements) {
-  std::string bytes;
-  for (const Announcement& announcement : announcements) {
-    Append(&bytes, announcement.ranks.runs().size());
-    for (const RankSet::Run& run : announcement.ranks.runs()) {
-      Append(&bytes, static_cast<size_t>(run.first));
-      Append(&bytes, static_cast<size_t>(run.count));
-    }
-    const std::string list = Encode(announcement.list);
-    Append(&bytes, list.size());
-    bytes += list;
-  }
-  return bytes;
+  Writer writer;
+  writer.List(announcements, [&](const Announcement& announcement) {
+    writer.List(announcement.ranks.runs(), [&](const RankSet::Run& run) {
+      writer.Unsigned(run.first);
+      writer.Unsigned(run.count);
+    });
+    writer.String(Encode(announcement.list));
+  });
+  return writer.Take();
 }
 
 bool Decode(const std::string& bytes, int size, std::vector<Announcement>* announcements) {
-  announcements->clear();
-  for (size_t at = 0; at < bytes.size();) {
-    Announcement announcement;
-    uint32_t length = 0;
-    if (!TakeRanks(bytes, &at, size, &announcement.ranks)) return false;
-    if (!Take(bytes, &at, &length) || length > bytes.size() - at) return false;
-    if (!Decode(bytes.substr(at, length), &announcement.list)) return false;
-    at += length;
-    announcements->push_back(std::move(announcement));
-  }
-  return true;
+  Reader reader(bytes);
+  reader.List(*announcements, [&](Announcement& announcement) {
+    std::vector<RankSet::Run> runs;
+    reader.List(runs, [&](RankSet::Run& run) {
+      reader.Unsigned(run.first);
+      reader.Unsigned(run.count);
+    });
+    std::string list;
+    reader.String(list);
+    reader.Check(AreRanks(runs, size) && Decode(list, &announcement.list));
+    for (const RankSet::Run& run : runs) announcement.ranks.Append(run);
+  });
+  return reader.Finished();
 }
 
 void Relay::Take(Announcement said, TimePoint now) {
