@@ -94,29 +94,6 @@ RankEvents OwnEvents(const Topology& topology, const Observation& observation) {
   return {topology.rank, HostName(), observation.clock_offset, TakeEvents()};
 }
 
-// Gathers every rank's `own`, of any length, in rank order.
-Status AllgatherStrings(Transport* transport, const std::string& own, TimePoint deadline,
-                        std::vector<std::string>* all) {
-  const int size = transport->topology().size;
-  const uint64_t mine = own.size();
-  std::vector<uint64_t> lengths(size);
-  Status status =
-      transport->Allgather(&mine, lengths.data(), std::vector<size_t>(size, sizeof mine), deadline);
-  if (!status.ok()) return status;
-  size_t total = 0;
-  for (uint64_t length : lengths) total += length;
-  std::string joined(total, '\0');
-  status = transport->Allgather(own.data(), joined.data(),
-                                std::vector<size_t>(lengths.begin(), lengths.end()), deadline);
-  if (!status.ok()) return status;
-  size_t at = 0;
-  for (uint64_t length : lengths) {
-    all->push_back(joined.substr(at, length));
-    at += length;
-  }
-  return status;
-}
-
 Status GatherTimeline(Transport* transport, const Observation& observation, TimePoint deadline) {
   const Topology& topology = transport->topology();
   const std::string own =

@@ -13,24 +13,6 @@
 namespace tfmpi {
 namespace {
 
-// By rank: the bytes of the rows in one response.
-std::vector<size_t> BytesByRank(const Signature& signature, const std::vector<int64_t>& rows) {
-  const size_t row_bytes = RowBytes(signature);
-  std::vector<size_t> bytes;
-  for (const int64_t n : rows) bytes.push_back(static_cast<size_t>(n) * row_bytes);
-  return bytes;
-}
-
-size_t Total(const std::vector<size_t>& bytes) {
-  return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
-}
-
-// All ranks know all row counts, so all decide the same.
-bool IsBeyondLimit(const Signature& signature, const std::vector<int64_t>& rows) {
-  const int64_t limit = signature.kind == OpKind::kSparseAllgather ? signature.row_limit : -1;
-  return limit >= 0 && std::accumulate(rows.begin(), rows.end(), int64_t{0}) > limit;
-}
-
 bool IsWeighted(const Signature& signature) {
   return IsGradient(signature) && (signature.weighted || GathersRows(signature.kind));
 }
@@ -153,13 +135,13 @@ Status RecoverableReduction::Gather(const FusionEntry& entry, const Response& re
                                     TimePoint deadline, Result* result) {
   const std::vector<int64_t>& rows = response.items.front().rows;
   if (IsBeyondLimit(entry.signature, rows)) return Status();
-  const std::vector<size_t> bytes = BytesByRank(entry.signature, rows);
+  const std::vector<size_t> bytes = BytesOfRows(rows, RowBytes(entry.signature));
   const int rank = transport_->topology().rank;
   RowAccess* const access = entry.request != nullptr ? entry.request->rows : nullptr;
   std::vector<double> factors;
   const Status weighed = Factors({entry}, response.contributors, deadline, &factors);
   if (!weighed.ok()) return weighed;
-  *result = history_.Take(Total(bytes));
+  *result = history_.Take(std::accumulate(bytes.begin(), bytes.end(), size_t{0}));
   char* const all = result->memory.get();
   const void* own = entry.request != nullptr ? entry.request->input : nullptr;
   if (access != nullptr) {
@@ -222,7 +204,7 @@ Status RecoverableReduction::Deliver(const Response& response,
     request.rows->Prepare(rank, 1);
     request.rows->Begin(rows, response.contributors);
   }
-  const std::vector<size_t> bytes = BytesByRank(signature, rows);
+  const std::vector<size_t> bytes = BytesOfRows(rows, RowBytes(signature));
   const char* from = data;
   for (size_t r = 0; r < rows.size(); from += bytes[r], ++r) {
     const bool there = collected_here && static_cast<int>(r) == rank;

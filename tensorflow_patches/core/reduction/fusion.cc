@@ -44,10 +44,6 @@ void UnpackOne(const FusionEntry& entry, const char* next) {
   }
 }
 
-int64_t Total(const std::vector<int64_t>& rows) {
-  return std::accumulate(rows.begin(), rows.end(), int64_t{0});
-}
-
 // The rows of a rank that does not take part: it has none and drops the others'.
 class DroppedRows : public RowAccess {
  public:
@@ -179,13 +175,8 @@ void Fusion::UnpackAll(const std::vector<FusionEntry>& entries, const char* next
 
 Status Fusion::Allgather(const FusionEntry& entry, const std::vector<int64_t>& rows,
                          TimePoint deadline) {
-  const size_t row_bytes = RowBytes(entry.signature);
-  std::vector<size_t> bytes;
-  size_t total = 0;
-  for (int64_t n : rows) {
-    bytes.push_back(static_cast<size_t>(n) * row_bytes);
-    total += bytes.back();
-  }
+  const std::vector<size_t> bytes = BytesOfRows(rows, RowBytes(entry.signature));
+  const size_t total = std::accumulate(bytes.begin(), bytes.end(), size_t{0});
   std::vector<char> dropped;
   const void* in = nullptr;
   void* out = nullptr;
@@ -213,16 +204,15 @@ Status Fusion::Allgather(const FusionEntry& entry, const std::vector<int64_t>& r
 
 Status Fusion::SparseAllgather(const FusionEntry& entry, const std::vector<int64_t>& rows,
                                int contributors, TimePoint deadline) {
-  // All ranks know all row counts, so all decide the same. Each rank's caller sees that Begin was
-  // not called (GatheredRows::gathered), and chooses another way.
-  const int64_t limit = entry.signature.row_limit;
-  if (limit >= 0 && Total(rows) > limit) return Status();
+  // Each rank's caller sees that Begin was not called (GatheredRows::gathered), and chooses another
+  // way.
+  if (IsBeyondLimit(entry.signature, rows)) return Status();
   const size_t row_bytes = RowBytes(entry.signature);
   DroppedRows dropped;
   RowAccess* const access = entry.request != nullptr ? entry.request->rows : &dropped;
   access->Begin(rows, contributors);
-  const Span span(Stage::kReduce, Name(OpKind::kSparseAllgather),
-                  row_bytes * static_cast<size_t>(Total(rows)));
+  const auto total = static_cast<size_t>(std::accumulate(rows.begin(), rows.end(), int64_t{0}));
+  const Span span(Stage::kReduce, Name(OpKind::kSparseAllgather), row_bytes * total);
   return transport_->SparseAllgather(rows, row_bytes, access, deadline);
 }
 

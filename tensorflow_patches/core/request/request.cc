@@ -1,6 +1,7 @@
 #include "tensorflow_patches/core/request/request.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace tfmpi {
 
@@ -72,6 +73,11 @@ size_t RowBytes(const Signature& signature) {
   const Shape row(signature.shape.begin() + 1, signature.shape.end());
   return static_cast<size_t>(NumElements(row)) * SizeOf(signature.dtype) +
          static_cast<size_t>(signature.extra_row_bytes);
+}
+
+bool IsBeyondLimit(const Signature& signature, const std::vector<int64_t>& rows) {
+  const int64_t limit = signature.kind == OpKind::kSparseAllgather ? signature.row_limit : -1;
+  return limit >= 0 && std::accumulate(rows.begin(), rows.end(), int64_t{0}) > limit;
 }
 
 Status Validate(const Signature& signature) {

@@ -83,6 +83,9 @@ inline uint64_t Bytes(const Signature& signature) {
 }
 // GathersRows: the size of one row on the wire.
 size_t RowBytes(const Signature& signature);
+// SparseAllgather: whether no data moves, because the ranks have more rows in total than
+// `row_limit`. All ranks know all row counts, so all decide the same.
+bool IsBeyondLimit(const Signature& signature, const std::vector<int64_t>& rows);
 inline size_t Tensors(const Signature& signature) {
   return signature.parts != nullptr ? signature.parts->names.size() : 1;
 }

@@ -136,6 +136,13 @@ class Transport {
   virtual Status Finalize() = 0;
 };
 
+// The bytes of each rank's rows.
+std::vector<size_t> BytesOfRows(const std::vector<int64_t>& rows, size_t row_bytes);
+
+// Appends every rank's `own`, of any length, to `all`, in rank order. Collective.
+Status AllgatherStrings(Transport* transport, const std::string& own, TimePoint deadline,
+                        std::vector<std::string>* all);
+
 }  // namespace tfmpi
 
 #endif  // TFMPI_CORE_TRANSPORT_TRANSPORT_H_
