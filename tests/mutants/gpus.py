@@ -82,8 +82,8 @@ GPUS: tuple[Mutation, ...] = (
     _gpu(
         "node_reduced", "a share is read before its rank has reduced it",
         "core/transport/shm/node_collectives.cc",
-        "return Run(1, true, nothing, reduce, nothing, deadline);",
-        "return Run(1, false, nothing, nothing, reduce, deadline);", ("transport_test",),
+        "return Run(1, true, kNothing, reduce, kNothing, deadline);",
+        "return Run(1, false, kNothing, kNothing, reduce, deadline);", ("transport_test",),
     ),
     _gpu(
         "node_between", "a share is read before it has been exchanged between nodes",

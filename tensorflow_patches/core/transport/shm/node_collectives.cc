@@ -22,6 +22,9 @@ constexpr std::chrono::milliseconds kLongestShrinkWait{5};
 // cache.
 constexpr size_t kReducedAtOnce = size_t{8} << 10;
 
+// A stage of Run that an operation skips.
+constexpr auto kNothing = [](uint64_t /*chunk*/, uint64_t /*number*/) {};
+
 }  // namespace
 
 // How a tensor of `count` elements is split: a share for each rank, and each share into blocks. A
@@ -161,9 +164,6 @@ Status NodeCollectives::Run(uint64_t chunks, bool reduces, const Put& put, const
     }
   }
   base_ += chunks;
-  // Counters include the chunks of operations that skip their stage.
-  mine.put.store(base_, std::memory_order_release);
-  mine.reduced.store(base_, std::memory_order_release);
   return Status();
 }
 
@@ -220,8 +220,7 @@ Status NodeCollectives::AllreduceWhole(const void* in, void* out, const Reductio
     for (int r = 0; r < memory_.ranks(); ++r) sources_[r] = memory_.slot(r, number);
     Reduce(reduction, sources_.data(), memory_.ranks(), reduction.count, out, nullptr);
   };
-  return Run(
-      1, false, put, [](uint64_t, uint64_t) {}, take, deadline);
+  return Run(1, false, put, kNothing, take, deadline);
 }
 
 Status NodeCollectives::ReduceScatter(const void* in, void* out, const Reduction& reduction,
@@ -239,8 +238,7 @@ Status NodeCollectives::ReduceScatter(const void* in, void* out, const Reduction
     Reduce(reduction, sources_.data(), memory_.ranks(), shares.Count(rank, chunk),
            to + shares.Offset(rank, chunk), nullptr);
   };
-  return Run(
-      shares.chunks, false, put, [](uint64_t, uint64_t) {}, take, deadline);
+  return Run(shares.chunks, false, put, kNothing, take, deadline);
 }
 
 Status NodeCollectives::AllgatherShares(void* data, size_t count, DataType type,
@@ -257,13 +255,11 @@ Status NodeCollectives::AllgatherShares(void* data, size_t count, DataType type,
   const auto take = [&](uint64_t chunk, uint64_t number) {
     shares.TakeOthers(bytes, chunk, number);
   };
-  return Run(
-      shares.chunks, false, put, [](uint64_t, uint64_t) {}, take, deadline);
+  return Run(shares.chunks, false, put, kNothing, take, deadline);
 }
 
 Status NodeCollectives::ReduceInPlace(const std::vector<char*>& data, const Reduction& reduction,
                                       TimePoint deadline) {
-  const auto nothing = [](uint64_t, uint64_t) {};
   const auto reduce = [&](uint64_t, uint64_t) {
     const size_t start = ShareStart(reduction.count, rank());
     const size_t count = ShareStart(reduction.count, rank() + 1) - start;
@@ -273,12 +269,11 @@ Status NodeCollectives::ReduceInPlace(const std::vector<char*>& data, const Redu
     for (const char* const of_rank : data) sources_.push_back(of_rank + offset);
     Reduce(reduction, sources_.data(), ranks(), count, data[rank()] + offset, nullptr);
   };
-  return Run(1, true, nothing, reduce, nothing, deadline);
+  return Run(1, true, kNothing, reduce, kNothing, deadline);
 }
 
 Status NodeCollectives::Barrier(TimePoint deadline) {
-  const auto nothing = [](uint64_t, uint64_t) {};
-  return Run(1, false, nothing, nothing, nothing, deadline);
+  return Run(1, false, kNothing, kNothing, kNothing, deadline);
 }
 
 Status NodeCollectives::Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
@@ -304,8 +299,7 @@ Status NodeCollectives::Allgather(const void* in, void* out, const std::vector<s
       std::memcpy(to + chunk * chunk_bytes, memory_.slot(r, number), n);
     }
   };
-  return Run((largest + chunk_bytes - 1) / chunk_bytes, false, put, [](uint64_t, uint64_t) {}, take,
-             deadline);
+  return Run((largest + chunk_bytes - 1) / chunk_bytes, false, put, kNothing, take, deadline);
 }
 
 Status NodeCollectives::SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes,
@@ -332,9 +326,8 @@ Status NodeCollectives::SparseAllgather(const std::vector<int64_t>& rows, size_t
       if (r != rank && begin < end) access->Take(r, begin, end, memory_.slot(r, number));
     }
   };
-  return Run(
-      static_cast<uint64_t>((most + per_chunk - 1) / per_chunk), false, put,
-      [](uint64_t, uint64_t) {}, take, deadline);
+  return Run(static_cast<uint64_t>((most + per_chunk - 1) / per_chunk), false, put, kNothing, take,
+             deadline);
 }
 
 Status NodeCollectives::Broadcast(void* data, size_t bytes, int root, TimePoint deadline) {
@@ -353,8 +346,7 @@ Status NodeCollectives::Broadcast(void* data, size_t bytes, int root, TimePoint 
     if (memory_.rank() == root) return;
     std::memcpy(all + chunk * chunk_bytes, memory_.slot(root, number), length(chunk));
   };
-  return Run((bytes + chunk_bytes - 1) / chunk_bytes, false, put, [](uint64_t, uint64_t) {}, take,
-             deadline);
+  return Run((bytes + chunk_bytes - 1) / chunk_bytes, false, put, kNothing, take, deadline);
 }
 
 }  // namespace tfmpi
