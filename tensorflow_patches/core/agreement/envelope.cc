@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "tensorflow_patches/core/cpu/reduce.h"
+
 namespace tfmpi {
 namespace {
 
@@ -10,23 +12,11 @@ struct Head {
   uint32_t number;
 };
 
-// Each step is invertible, so two messages that differ in one word have different states after it.
+// The length too, since a fingerprint is 0 for zeros of any number.
 uint32_t Hash(uint32_t number, const char* data, size_t bytes) {
   constexpr uint64_t kFactor = 0x9e3779b97f4a7c15u;  // odd
-  uint64_t hash = (number + kFactor) * kFactor + bytes;
-  const auto mix = [&hash](uint64_t word) {
-    hash = (hash ^ word) * kFactor;
-    hash ^= hash >> 32;
-  };
-  for (; bytes >= sizeof(uint64_t); data += sizeof(uint64_t), bytes -= sizeof(uint64_t)) {
-    uint64_t word = 0;
-    std::memcpy(&word, data, sizeof word);
-    mix(word);
-  }
-  uint64_t word = 0;
-  std::memcpy(&word, data, bytes);
-  mix(word);
-  return static_cast<uint32_t>(hash);
+  const uint64_t hash = (number + kFactor * (Fingerprint(data, bytes) + bytes)) * kFactor;
+  return static_cast<uint32_t>(hash >> 32);
 }
 
 }  // namespace
