@@ -16,11 +16,6 @@ std::string Seconds(Clock::duration duration) {
   return text;
 }
 
-size_t WireBytes(const Signature& signature) {
-  return static_cast<size_t>(NumElements(signature.shape)) * WireElements(signature.dtype) *
-         SizeOf(WireType(signature.dtype));
-}
-
 // An allgather of plain rows often has a name that is never used again, such as that of a batch of
 // data, so it gets no number.
 bool Recurs(const Signature& signature) { return signature.kind != OpKind::kAllgather; }
@@ -382,8 +377,10 @@ void Coordinator::Plan(ResponseList* response_list) {
   size_t open_bytes = 0;
   for (Pending& pending : agreed_) {
     const Signature signature = pending.named.signature;
-    const size_t bytes = signature.kind == OpKind::kAllreduce ? WireBytes(signature) : 0;
-    const bool shares = signature.kind == OpKind::kAllreduce && bytes < kAloneBytes;
+    const bool reduces = signature.kind == OpKind::kAllreduce;
+    const auto elements = static_cast<size_t>(NumElements(signature.shape));
+    const size_t bytes = reduces ? WireBytes(signature.dtype, elements) : 0;
+    const bool shares = reduces && bytes < kAloneBytes;
     const bool fits = open != nullptr && shares && CanShareBuffer(open_signature, signature) &&
                       open_bytes + bytes <= options_.fusion_threshold &&
                       open->contributors == pending.num_ready;

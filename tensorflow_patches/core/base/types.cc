@@ -58,7 +58,7 @@ size_t WireElements(DataType type) { return Info(type).complex ? 2 : 1; }
 
 size_t PaddedElements(DataType type, size_t count) {
   constexpr size_t kLineBytes = 64;
-  const size_t line = kLineBytes / (WireElements(type) * SizeOf(WireType(type)));
+  const size_t line = kLineBytes / WireBytes(type, 1);
   return (count + line - 1) / line * line;
 }
 

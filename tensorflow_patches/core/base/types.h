@@ -72,6 +72,13 @@ DataType WireType(DataType type);
 // How many wire elements one element of `type` becomes: 2 for complex types, else 1.
 size_t WireElements(DataType type);
 
+// The type of a complex number's components; other types unchanged.
+inline DataType RealOf(DataType type) { return IsComplex(type) ? WireType(type) : type; }
+// The size of `count` elements in wire form.
+inline size_t WireBytes(DataType type, size_t count) {
+  return count * WireElements(type) * SizeOf(WireType(type));
+}
+
 // Tensors that share a buffer each begin on a cache line. This is the number of elements that a
 // tensor of `count` elements occupies there.
 size_t PaddedElements(DataType type, size_t count);

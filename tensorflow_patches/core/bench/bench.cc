@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "tensorflow_patches/core/cpu/reduce.h"
+#include "tensorflow_patches/core/memory/line_memory.h"
 
 namespace tfmpi {
 namespace {
@@ -125,12 +125,6 @@ class Bench : public std::enable_shared_from_this<Bench> {
   Status Run(BenchResult* result);
 
  private:
-  struct Free {
-    void operator()(char* memory) const { std::free(memory); }
-  };
-  using Memory = std::unique_ptr<char, Free>;
-  static Memory Allocate(size_t bytes);
-
   int Rounds(BenchWay way) const;
   char* Input(int round, int tensor) const;
   char* Output(int round, int tensor) const;
@@ -154,8 +148,8 @@ class Bench : public std::enable_shared_from_this<Bench> {
   std::string label_;
   std::vector<char> input_;                  // a period of this rank's numbers
   std::vector<std::vector<char>> expected_;  // allreduce: one; allgather: by rank
-  Memory inputs_;
-  Memory outputs_;  // null: in place
+  LineMemory inputs_;
+  LineMemory outputs_;  // null: in place
   uint8_t more_ = 1;
   float nothing_ = 0;
   std::vector<double> seconds_;  // by sample; the ways alternate
@@ -174,20 +168,16 @@ Bench::Bench(Engine* engine, const BenchCase& bench_case)
   input_ = of_rank(topology_.rank);
   const size_t tensors =
       static_cast<size_t>(case_.tensors) * std::max(case_.direct_rounds, case_.engine_rounds);
-  inputs_ = Allocate(tensors * bytes_);
+  // Aligned like TensorFlow's; not null, even without elements.
+  const auto allocate = [](size_t bytes) { return NewLineMemory(std::max<size_t>(1, bytes)); };
+  inputs_ = allocate(tensors * bytes_);
   if (case_.kind == OpKind::kAllgather) {
     for (int rank = 0; rank < topology_.size; ++rank) expected_.push_back(of_rank(rank));
-    outputs_ = Allocate(tensors * bytes_ * topology_.size);
+    outputs_ = allocate(tensors * bytes_ * topology_.size);
   } else {
     expected_.push_back(
         MakeBlock(case_.dtype, [this](size_t i) { return SumValue(i, topology_.size); }));
   }
-}
-
-Bench::Memory Bench::Allocate(size_t bytes) {
-  constexpr size_t kAlignment = 64;  // as TensorFlow's
-  const size_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  return Memory(static_cast<char*>(std::aligned_alloc(kAlignment, std::max(kAlignment, whole))));
 }
 
 int Bench::Rounds(BenchWay way) const {

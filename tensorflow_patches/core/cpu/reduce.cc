@@ -223,7 +223,7 @@ bool IsWireForm(DataType type) { return type != DataType::kFloat16 && type != Da
 TFMPI_FOR_EACH_CPU
 void Pack(DataType type, const void* in, void* wire, size_t count, double scale) {
   if (scale == 0) {
-    if (count != 0) std::memset(wire, 0, count * WireElements(type) * SizeOf(WireType(type)));
+    if (count != 0) std::memset(wire, 0, WireBytes(type, count));
     return;
   }
   if (IsWireForm(type)) return Unpack(type, in, wire, count, scale);
@@ -258,10 +258,6 @@ void Unpack(DataType type, const void* wire, void* out, size_t count, double sca
   } else {
     for (size_t i = 0; i < count; ++i) to[i] = NarrowFloat16(from[i] * factor);
   }
-}
-
-void Scale(DataType type, void* data, size_t count, double scale) {
-  Unpack(type, data, data, count, scale);
 }
 
 TFMPI_FOR_EACH_CPU

@@ -23,11 +23,9 @@ bool IsWireForm(DataType type);
 void Pack(DataType type, const void* in, void* wire, size_t count, double scale);
 
 // Converts `count` elements from wire form and multiplies each by `scale` (1 keeps every bit). The
-// product is computed in the wire type; half and bfloat16 are rounded once, to nearest even.
+// product is computed in the wire type; half and bfloat16 are rounded once, to nearest even. Where
+// the wire form is the memory layout, `wire` may equal `out`.
 void Unpack(DataType type, const void* wire, void* out, size_t count, double scale);
-
-// Multiplies `count` elements of `type`, in wire form, by `scale`, in place.
-void Scale(DataType type, void* data, size_t count, double scale);
 
 // A sum, minimum, maximum or product over ranks, of `count` elements of a wire type, or of float16
 // or bfloat16, which are summed in float32 and rounded once. The result is multiplied by `scale`,

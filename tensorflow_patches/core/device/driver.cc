@@ -297,17 +297,25 @@ class DriverGpu : public Gpu {
   const std::string description_;
 };
 
+// The PCI address and the name of a device.
+int Identify(const Driver& driver, int device, std::pair<std::string, std::string>* identity) {
+  char address[32] = {};
+  char name[256] = {};
+  int error = driver.DeviceGetName(name, sizeof(name) - 1, device);
+  if (error == kCudaSuccess) error = driver.DeviceGetPCIBusId(address, sizeof(address), device);
+  *identity = {address, name};
+  return error;
+}
+
 // Describes the GPU of the current context: "NVIDIA H100 at 0000:3b:00.0 of HOST".
 int Describe(const Driver& driver, std::string* description) {
   int device = 0;
-  char name[256] = {};
-  char address[32] = {};
+  std::pair<std::string, std::string> identity;
   char host[256] = {};
   int error = driver.CtxGetDevice(&device);
-  if (error == kCudaSuccess) error = driver.DeviceGetName(name, sizeof(name) - 1, device);
-  if (error == kCudaSuccess) error = driver.DeviceGetPCIBusId(address, sizeof(address), device);
+  if (error == kCudaSuccess) error = Identify(driver, device, &identity);
   gethostname(host, sizeof(host) - 1);
-  *description = std::string(name) + " at " + address + " of " + host;
+  *description = identity.second + " at " + identity.first + " of " + host;
   return error;
 }
 
@@ -370,16 +378,14 @@ Status ListGpus(std::vector<std::pair<std::string, std::string>>* gpus) {
   for (int i = 0; status.ok() && i < count; ++i) {
     const Driver& driver = *LoadDriver(&status);
     int device = 0;
-    char name[256] = {};
-    char address[32] = {};
+    std::pair<std::string, std::string> identity;
     int error = driver.DeviceGet(&device, i);
-    if (error == kCudaSuccess) error = driver.DeviceGetName(name, sizeof(name) - 1, device);
-    if (error == kCudaSuccess) error = driver.DeviceGetPCIBusId(address, sizeof(address), device);
+    if (error == kCudaSuccess) error = Identify(driver, device, &identity);
     if (error != kCudaSuccess) {
       return Status(Code::kInternal, "GPU " + std::to_string(i) + " does not say what it is: " +
                                          CudaErrorText(driver, error));
     }
-    gpus->emplace_back(address, name);
+    gpus->push_back(std::move(identity));
   }
   return status;
 }

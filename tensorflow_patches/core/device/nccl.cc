@@ -216,7 +216,7 @@ class NcclCollectives : public DeviceCollectives {
 
   // A sum of elements multiplied by `scale`, with each product rounded to the type.
   Status NewScaledSum(DataType type, double scale, int* op) {
-    const DataType real = IsComplex(type) ? WireType(type) : type;
+    const DataType real = RealOf(type);
     const float single = static_cast<float>(scale);
     uint64_t scalar = 0;
     Unpack(real, WireType(real) == DataType::kFloat64 ? static_cast<const void*>(&scale) : &single,

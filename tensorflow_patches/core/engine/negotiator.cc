@@ -31,6 +31,11 @@ void Negotiator::Restart() {
   }
 }
 
+template <typename List>
+void Negotiator::Trace(EngineOptions::Event event, int rank, const List& list) const {
+  if (state_->options.trace) state_->options.trace(event, rank, Encode(list));
+}
+
 bool Negotiator::Exchange(bool news) {
   bool progress = VoteOrAnnounce();
   std::vector<ControlMessage> inbox;
@@ -91,9 +96,7 @@ void Negotiator::ExecutePredicted() {
   state_->published->predicted.Add(1);
   ++answers_;
   const ResponseList& response_list = bypass_.Commit(&pending_->ready_list());
-  if (state_->options.trace) {
-    state_->options.trace(EngineOptions::Event::kVoted, 0, Encode(response_list));
-  }
+  Trace(EngineOptions::Event::kVoted, 0, response_list);
   Execute(response_list);
   RejectOutstanding();
 }
@@ -142,11 +145,8 @@ bool Negotiator::AnswerUnanimous(const Announcement& announcement) {
       !coordinator_->idle()) {
     return false;
   }
-  if (state_->options.trace) {
-    const std::string encoded = Encode(announcement.list);
-    for (const int rank : announcement.ranks.ranks()) {
-      state_->options.trace(EngineOptions::Event::kReadyList, rank, encoded);
-    }
+  for (const int rank : announcement.ranks.ranks()) {
+    Trace(EngineOptions::Event::kReadyList, rank, announcement.list);
   }
   coordinator_->Predicted(bypass_.expected().back(), state_->now);
   state_->published->unanimous.Add(1);
@@ -156,9 +156,7 @@ bool Negotiator::AnswerUnanimous(const Announcement& announcement) {
 
 // On rank 0: the announcements of `rank`.
 void Negotiator::OnReadyList(int rank, const ReadyList& ready_list) {
-  if (state_->options.trace) {
-    state_->options.trace(EngineOptions::Event::kReadyList, rank, Encode(ready_list));
-  }
+  Trace(EngineOptions::Event::kReadyList, rank, ready_list);
   if (ready_list.joined) {
     const std::string post = JoinedPost(rank);
     state_->published->CountPost(post);
@@ -209,9 +207,7 @@ void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
     bypass_.OnResponseList(response_list, pending_->names());
   }
   if (response_list.answers()) ++answers_;
-  if (state_->options.trace) {
-    state_->options.trace(EngineOptions::Event::kResponseList, 0, Encode(response_list));
-  }
+  Trace(EngineOptions::Event::kResponseList, 0, response_list);
   Execute(response_list);
   if (!response_list.responses.empty()) RejectOutstanding();
 }

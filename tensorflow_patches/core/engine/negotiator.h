@@ -52,6 +52,8 @@ class Negotiator {
   const Coordinator* coordinator() const { return coordinator_.get(); }
 
  private:
+  template <typename List>
+  void Trace(EngineOptions::Event event, int rank, const List& list) const;
   bool VoteOrAnnounce();
   void EndBypass();
   void ExecutePredicted();

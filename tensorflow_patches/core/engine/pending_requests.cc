@@ -146,11 +146,7 @@ void PendingRequests::Restart() {
 }
 
 void PendingRequests::AnnounceAll() {
-  std::vector<std::string> pending;
-  names_.ForEachInOrder([&](NameTable::Entry* entry) { pending.push_back(entry->name); });
-  for (const std::string& name : pending) {
-    if (NameTable::Entry* const entry = names_.FindPending(name)) Announce(entry);
-  }
+  names_.ForEachInOrder([this](NameTable::Entry* entry) { Announce(entry); });
 }
 
 }  // namespace tfmpi

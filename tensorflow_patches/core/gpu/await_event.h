@@ -39,6 +39,11 @@ Status AwaitEvent(Gpu* gpu, GpuEvent event, TimePoint deadline, const Late& late
   return AwaitEvent(gpu, event, deadline, late, [] { return Status(); });
 }
 
+// A failure of the GPU also fails the exchange in which the peers wait.
+inline Status Fatal(const Status& status) {
+  return status.ok() ? status : Status(Code::kUnavailable, status.message());
+}
+
 // Messages for `late`.
 inline std::string NotCome(const std::string& what, const Gpu& gpu) {
   return what + " has not arrived from " + gpu.description() +

@@ -13,10 +13,6 @@ size_t PaddedElements(DataType type, const Shape& shape) {
   return tfmpi::PaddedElements(type, static_cast<size_t>(NumElements(shape)));
 }
 
-size_t WireBytes(DataType type, const Shape& shape) {
-  return PaddedElements(type, shape) * WireElements(type) * SizeOf(WireType(type));
-}
-
 uint64_t FingerprintOf(DataType type, const Shape& shape, const void* data) {
   return Fingerprint(data, static_cast<size_t>(NumElements(shape)) * SizeOf(type));
 }
@@ -33,7 +29,7 @@ AveragePlan::AveragePlan(const std::vector<std::string>& names, const std::vecto
   std::map<DataType, OpenGroup> open;
   for (size_t i = 0; i < names.size(); ++i) {
     const DataType type = dtypes[i];
-    const size_t bytes = WireBytes(type, shapes_[i]);
+    const size_t bytes = WireBytes(type, PaddedElements(type, shapes_[i]));
     if (bytes >= kAloneBytes || bytes > threshold) {
       Entry alone;
       alone.signature.dtype = type;

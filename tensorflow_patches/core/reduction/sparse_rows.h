@@ -27,7 +27,7 @@ struct RowFormat {
 
   size_t bytes() const { return elements * SizeOf(dtype); }
   size_t wire_elements() const { return elements * WireElements(dtype); }
-  size_t wire_bytes() const { return wire_elements() * SizeOf(WireType(dtype)); }
+  size_t wire_bytes() const { return WireBytes(dtype, elements); }
   size_t packed_bytes() const { return sizeof(int64_t) + wire_bytes(); }
 };
 

@@ -19,10 +19,6 @@ inline size_t Count(const Signature& signature) {
   return static_cast<size_t>(NumElements(signature.shape));
 }
 
-inline size_t WireBytes(DataType type, size_t count) {
-  return count * WireElements(type) * SizeOf(WireType(type));
-}
-
 // An average is a sum on the wire.
 inline ReduceOp WireOp(ReduceOp op) {
   return op == ReduceOp::kAverage || op == ReduceOp::kPlainSum ? ReduceOp::kSum : op;

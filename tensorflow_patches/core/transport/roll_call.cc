@@ -97,14 +97,14 @@ class Caller {
       if (!sent.ok()) return sent;
     }
     if (!status.ok()) AwaitFarewells();
-    Waits("");
+    options_.Waits("");
     return status;
   }
 
   Status Elsewhere() {
     const Status sent = transport_.Send(0, kHello + options_.settings);
     if (!sent.ok()) return sent;
-    Waits("rank 0 to compare the settings of all ranks");
+    options_.Waits("rank 0 to compare the settings of all ranks");
     const TimePoint deadline = Clock::now() + options_.timeout + options_.grace;
     std::vector<ControlMessage> inbox;
     while (inbox.empty()) {
@@ -117,7 +117,7 @@ class Caller {
       }
       if (inbox.empty()) transport_.Wait(kLook, true, [] { return false; });
     }
-    Waits("");
+    options_.Waits("");
     const std::string& answer = inbox.front().bytes;
     if (!StartsWith(answer, kVerdict)) {
       return Status(Code::kFailedPrecondition,
@@ -140,7 +140,7 @@ class Caller {
       }
       if (absent != missing) {
         missing = absent;
-        Waits(missing.empty() ? "" : NameRanks(missing) + " to send their settings");
+        options_.Waits(missing.empty() ? "" : NameRanks(missing) + " to send their settings");
       }
       if (missing.empty()) return Status();
       std::vector<ControlMessage> inbox;
@@ -176,10 +176,6 @@ class Caller {
       for (const ControlMessage& message : inbox) heard += StartsWith(message.bytes, kHeard);
       if (inbox.empty()) transport_.Wait(kLook, true, [] { return false; });
     }
-  }
-
-  void Waits(const std::string& whom) {
-    if (options_.waits) options_.waits(whom);
   }
 
   Transport& transport_;

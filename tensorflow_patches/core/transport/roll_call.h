@@ -21,8 +21,12 @@ struct RollCallOptions {
   // Rank 0 waits this long for the others, and they wait longer, since it knows who is missing.
   Clock::duration timeout = std::chrono::seconds(120);
   Clock::duration grace = std::chrono::seconds(30);
-  // Called with the ranks that this one waits for, whenever that changes.
+  // Called with the ranks that this one waits for, whenever that changes. May be null.
   std::function<void(const std::string&)> waits;
+
+  void Waits(const std::string& whom) const {
+    if (waits) waits(whom);
+  }
 };
 
 // kFailedPrecondition on all ranks if their settings differ, with all values and the ranks that

@@ -166,7 +166,7 @@ TEST(ReduceTest, ScaleOneLeavesEveryBit) {
       EXPECT_EQ(wire, bytes) << Name(type);
       Unpack(type, wire.data(), out.data(), count, 1);
       EXPECT_EQ(out, bytes) << Name(type);
-      Scale(type, wire.data(), count, 1);
+      Unpack(type, wire.data(), wire.data(), count, 1);
       EXPECT_EQ(wire, bytes) << Name(type);
     }
   }
@@ -201,7 +201,7 @@ TEST(ReduceTest, ScaleMultipliesInTheWireType) {
     for (size_t i = 0; i < components; ++i) {
       SetComponent(type, data.data(), i, 0.5 * static_cast<double>(i) - 20);
     }
-    Scale(type, data.data(), count, 1.0 / 3);
+    Unpack(type, data.data(), data.data(), count, 1.0 / 3);
     for (size_t i = 0; i < components; ++i) {
       const double value = 0.5 * static_cast<double>(i) - 20;
       const double expected = WireType(type) == DataType::kFloat32

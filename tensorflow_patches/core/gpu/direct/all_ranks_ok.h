@@ -20,13 +20,6 @@ inline Status AllRanksOk(Transport* transport, const Status& own, TimePoint dead
   return !own.ok() || all == 1 ? own : Status(Code::kUnavailable, elsewhere);
 }
 
-// The type of a complex number's components; other types unchanged.
-inline DataType RealOf(DataType type) {
-  if (type == DataType::kComplex64) return DataType::kFloat32;
-  if (type == DataType::kComplex128) return DataType::kFloat64;
-  return type;
-}
-
 }  // namespace tfmpi
 
 #endif  // TFMPI_CORE_GPU_DIRECT_ALL_RANKS_OK_H_

@@ -14,10 +14,6 @@ namespace {
 constexpr size_t kMaxWeights = 4096;  // on the GPU, per response
 constexpr size_t kZeroBytes = size_t{256} << 10;
 
-Status Fatal(const Status& status) {
-  return status.ok() ? status : Status(Code::kUnavailable, status.message());
-}
-
 size_t PartBytes(DataType type, size_t count) { return PaddedElements(type, count) * SizeOf(type); }
 
 // The tensors of an entry, with or without parts: their shapes and buffers.

@@ -16,11 +16,6 @@ namespace {
 using Slot = PinnedRing::Slot;
 using Lane = PinnedRing::Lane;
 
-// A failure here also fails the exchange in which the peers wait.
-Status Fatal(const Status& status) {
-  return status.ok() ? status : Status(Code::kUnavailable, status.message());
-}
-
 // Where a stretch's elements are in a slot, in the GPU's form.
 char* Own(const Slot& slot, const Stretch& stretch) {
   if (IsWireForm(stretch.type)) return slot.wire + stretch.wire;
@@ -121,7 +116,7 @@ Status StagedReduction::Run(Work* work) {
     const Slot& slot = work->slots[i];
     const Chunk& chunk = work->chunks[i];
     if (status.ok()) status = Arrived(slot, *work);
-    if (status.ok()) status = ReadScales(slot, chunk, work);
+    if (status.ok()) ReadScales(slot, chunk, work);
     if (status.ok()) status = Exchange(slot, chunk, *work);
     if (status.ok()) status = Land(slot, chunk, *work);
   }
@@ -182,7 +177,7 @@ Status StagedReduction::Await(Gpu* gpu, GpuEvent event, const Work& work) {
 }
 
 // In the same order as Fetch.
-Status StagedReduction::ReadScales(const Slot& slot, const Chunk& chunk, Work* work) {
+void StagedReduction::ReadScales(const Slot& slot, const Chunk& chunk, Work* work) {
   size_t next = 0;
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
     const void* last = nullptr;
@@ -205,7 +200,6 @@ Status StagedReduction::ReadScales(const Slot& slot, const Chunk& chunk, Work* w
                                                          "; it must be finite and not negative");
     }
   }
-  return Status();
 }
 
 Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Work& work) {

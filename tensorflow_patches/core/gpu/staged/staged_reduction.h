@@ -58,7 +58,7 @@ class StagedReduction {
   Status Fetch(const Work& work, size_t number);
   Status Arrived(const PinnedRing::Slot& slot, const Work& work);
   Status Await(Gpu* gpu, GpuEvent event, const Work& work);
-  Status ReadScales(const PinnedRing::Slot& slot, const Chunk& chunk, Work* work);
+  void ReadScales(const PinnedRing::Slot& slot, const Chunk& chunk, Work* work);
   Status Exchange(const PinnedRing::Slot& slot, const Chunk& chunk, const Work& work);
   Status BroadcastChunk(const PinnedRing::Slot& slot, const Chunk& chunk, const Work& work);
   Status Reduce(const PinnedRing::Slot& slot, const Chunk& chunk, const Work& work);

@@ -60,7 +60,7 @@ int AllreduceSmall(const Group& group, const void* in, void* out, const Reductio
       MPI_Iallreduce(in == out ? MPI_IN_PLACE : in, out, static_cast<int>(reduction.count),
                      ToMpi(reduction.type), ToMpi(reduction.op), group.comm, &request));
   const int result = Wait(&request, deadline, "MPI_Iallreduce", error);
-  if (result == kTfMpiOk) Scale(reduction.type, out, reduction.count, reduction.scale);
+  if (result == kTfMpiOk) Unpack(reduction.type, out, out, reduction.count, reduction.scale);
   return result;
 }
 

@@ -179,22 +179,19 @@ class PluginMembership : public Membership {
 // For the library's current group: finds the nodes, maps their memory, and creates the transport.
 Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
                      TfMpiTransportInfo* info, std::unique_ptr<Transport>* transport) {
-  const auto waits = [&options](const char* where) {
-    if (options.roll_call.waits) options.roll_call.waits(where);
-  };
   char error[TFMPI_ERROR_BYTES] = {};
-  waits("all ranks to find out which of them share a node");
+  options.roll_call.Waits("all ranks to find out which of them share a node");
   Status status = ToStatus(plugin->split(options.ranks_per_node, info, error), error);
   if (!status.ok()) return status;
   std::vector<int> node_ranks(info->local_size);
   void* memory = nullptr;
-  waits("the ranks of this node to share memory");
+  options.roll_call.Waits("the ranks of this node to share memory");
   status = ToStatus(plugin->map_node(NodeMemory::BytesFor(info->local_size),
                                      NodeMemory::BytesToClear(info->local_size), &memory,
                                      node_ranks.data(), error),
                     error);
   if (!status.ok()) return status;
-  waits("");
+  options.roll_call.Waits("");
   std::unique_ptr<Membership> membership;
   if (options.shrink_on_fault) membership = std::make_unique<PluginMembership>(plugin, options);
   auto all = std::make_unique<PluginTransport>(plugin, *info, kTfMpiAll, std::move(membership));
@@ -206,13 +203,13 @@ Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
   // exchange messages with rank 0.
   std::vector<int> leaders;
   if (info->nodes > 1 && !options.shrink_on_fault) {
-    waits("all ranks to send their node");
+    options.roll_call.Waits("all ranks to send their node");
     leaders.resize(info->size);
     const std::vector<size_t> bytes(info->size, sizeof leaders[0]);
     status = all->Allgather(node_ranks.data(), leaders.data(), bytes,
                             Clock::now() + options.roll_call.timeout);
     if (!status.ok()) return status;
-    waits("");
+    options.roll_call.Waits("");
   }
   *transport =
       MakeNodeTransport(std::move(all), std::move(rail),
@@ -252,12 +249,9 @@ Status LoadPluginTransport(const std::string& path, const PluginOptions& options
 
 Status StartPluginTransport(const TfMpiTransport* plugin, const PluginOptions& options,
                             std::unique_ptr<Transport>* transport) {
-  const auto waits = [&options](const char* where) {
-    if (options.roll_call.waits) options.roll_call.waits(where);
-  };
   TfMpiTransportInfo info = {};
   char error[TFMPI_ERROR_BYTES] = {};
-  waits("all ranks to arrive in MPI_Init");
+  options.roll_call.Waits("all ranks to arrive in MPI_Init");
   Status status = ToStatus(plugin->init(options.shrink_on_fault ? 1 : 0, &info, error), error);
   if (!status.ok()) return status;
   if (info.size > 1) {
