@@ -2,7 +2,9 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -147,40 +149,18 @@ void LeaveAveragesToScript() { g_left_to_script = true; }
 bool AreAveragesLeftToScript() { return g_left_to_script.load(std::memory_order_relaxed); }
 
 bool ToCoreType(tensorflow::DataType type, DataType* core) {
-  switch (type) {
-    case tensorflow::DT_HALF:
-      return *core = DataType::kFloat16, true;
-    case tensorflow::DT_BFLOAT16:
-      return *core = DataType::kBfloat16, true;
-    case tensorflow::DT_FLOAT:
-      return *core = DataType::kFloat32, true;
-    case tensorflow::DT_DOUBLE:
-      return *core = DataType::kFloat64, true;
-    case tensorflow::DT_COMPLEX64:
-      return *core = DataType::kComplex64, true;
-    case tensorflow::DT_COMPLEX128:
-      return *core = DataType::kComplex128, true;
-    case tensorflow::DT_INT8:
-      return *core = DataType::kInt8, true;
-    case tensorflow::DT_INT16:
-      return *core = DataType::kInt16, true;
-    case tensorflow::DT_INT32:
-      return *core = DataType::kInt32, true;
-    case tensorflow::DT_INT64:
-      return *core = DataType::kInt64, true;
-    case tensorflow::DT_UINT8:
-      return *core = DataType::kUint8, true;
-    case tensorflow::DT_UINT16:
-      return *core = DataType::kUint16, true;
-    case tensorflow::DT_UINT32:
-      return *core = DataType::kUint32, true;
-    case tensorflow::DT_UINT64:
-      return *core = DataType::kUint64, true;
-    case tensorflow::DT_BOOL:
-      return *core = DataType::kBool, true;
-    default:
-      return false;
-  }
+  // In the order of DataType.
+  static constexpr tensorflow::DataType kTypes[] = {
+      tensorflow::DT_HALF,   tensorflow::DT_BFLOAT16,  tensorflow::DT_FLOAT,
+      tensorflow::DT_DOUBLE, tensorflow::DT_COMPLEX64, tensorflow::DT_COMPLEX128,
+      tensorflow::DT_INT8,   tensorflow::DT_INT16,     tensorflow::DT_INT32,
+      tensorflow::DT_INT64,  tensorflow::DT_UINT8,     tensorflow::DT_UINT16,
+      tensorflow::DT_UINT32, tensorflow::DT_UINT64,    tensorflow::DT_BOOL};
+  static_assert(std::size(kTypes) == kNumDataTypes);
+  const auto* const found = std::find(std::begin(kTypes), std::end(kTypes), type);
+  if (found == std::end(kTypes)) return false;
+  *core = static_cast<DataType>(found - kTypes);
+  return true;
 }
 
 Shape ToShape(const tensorflow::TensorShape& shape) {
@@ -194,24 +174,18 @@ void* Data(const tensorflow::Tensor& tensor) {
 }
 
 absl::Status ToAbsl(const Status& status) {
-  const std::string& message = status.message();
-  switch (status.code()) {
-    case Code::kOk:
-      return absl::OkStatus();
-    case Code::kCancelled:
-      return absl::CancelledError(message);
-    case Code::kInvalidArgument:
-      return absl::InvalidArgumentError(message);
-    case Code::kFailedPrecondition:
-      return absl::FailedPreconditionError(message);
-    case Code::kDeadlineExceeded:
-      return absl::DeadlineExceededError(message);
-    case Code::kUnavailable:
-      return absl::UnavailableError(message);
-    case Code::kInternal:
-      break;
-  }
-  return absl::InternalError(message);
+  // In the order of Code.
+  static constexpr absl::StatusCode kCodes[] = {
+      absl::StatusCode::kOk,
+      absl::StatusCode::kCancelled,
+      absl::StatusCode::kInvalidArgument,
+      absl::StatusCode::kFailedPrecondition,
+      absl::StatusCode::kDeadlineExceeded,
+      absl::StatusCode::kUnavailable,
+      absl::StatusCode::kInternal,
+  };
+  static_assert(std::size(kCodes) == kNumCodes);
+  return absl::Status(kCodes[static_cast<size_t>(status.code())], status.message());
 }
 
 }  // namespace tfmpi

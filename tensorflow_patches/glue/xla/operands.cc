@@ -1,5 +1,8 @@
 #include "tensorflow_patches/glue/xla/operands.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace tfmpi {
 
 Operands::Operands(xla::ffi::RemainingArgs of_args, xla::ffi::RemainingRets of_rets,
@@ -15,22 +18,14 @@ Operands::Operands(xla::ffi::RemainingArgs of_args, xla::ffi::RemainingRets of_r
 }
 
 bool ToCoreType(xla::ffi::DataType type, DataType* core) {
-  switch (type) {
-    case xla::ffi::DataType::F16:
-      return *core = DataType::kFloat16, true;
-    case xla::ffi::DataType::BF16:
-      return *core = DataType::kBfloat16, true;
-    case xla::ffi::DataType::F32:
-      return *core = DataType::kFloat32, true;
-    case xla::ffi::DataType::F64:
-      return *core = DataType::kFloat64, true;
-    case xla::ffi::DataType::C64:
-      return *core = DataType::kComplex64, true;
-    case xla::ffi::DataType::C128:
-      return *core = DataType::kComplex128, true;
-    default:
-      return false;
-  }
+  // In the order of DataType, whose first ones are the floating types.
+  static constexpr xla::ffi::DataType kTypes[] = {
+      xla::ffi::DataType::F16, xla::ffi::DataType::BF16, xla::ffi::DataType::F32,
+      xla::ffi::DataType::F64, xla::ffi::DataType::C64,  xla::ffi::DataType::C128};
+  const auto* const found = std::find(std::begin(kTypes), std::end(kTypes), type);
+  if (found == std::end(kTypes)) return false;
+  *core = static_cast<DataType>(found - kTypes);
+  return true;
 }
 
 }  // namespace tfmpi
