@@ -82,13 +82,11 @@ void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
 absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
   const int input = kernel_->gradient_;
   DataType dtype;
-  absl::Status status = CheckAveraged(name_, context_->input_dtype(input), &dtype);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(CheckAveraged(name_, context_->input_dtype(input), &dtype));
   // Must come before gradient_ takes a reference, or the gradient is never averaged in place: only
   // an input without other references is forwarded.
-  status = context_->forward_input_or_allocate_temp({input}, context_->input_dtype(input),
-                                                    context_->input(input).shape(), &average_);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(context_->forward_input_or_allocate_temp(
+      {input}, context_->input_dtype(input), context_->input(input).shape(), &average_));
   gradient_ = context_->input(input);
   Request request =
       RequestFor(OpKind::kAllreduce, name_ + kernel_->request_suffix_, dtype, gradient_);
@@ -99,7 +97,7 @@ absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
   }
   group_->Add(std::move(request));
   CountGradients(1);
-  return status;
+  return absl::OkStatus();
 }
 
 void ApplyKernel::Step::Finish(absl::Status status) {

@@ -103,8 +103,7 @@ absl::Status AverageSpec::Read(const tensorflow::NodeDef& node, AverageSpec* spe
   }
   spec->dtypes.resize(spec->names.size());
   for (size_t i = 0; i < spec->names.size(); ++i) {
-    const absl::Status status = CheckAveraged(spec->names[i], types[i], &spec->dtypes[i]);
-    if (!status.ok()) return status;
+    TF_RETURN_IF_ERROR(CheckAveraged(spec->names[i], types[i], &spec->dtypes[i]));
   }
   return absl::OkStatus();
 }
@@ -146,8 +145,7 @@ absl::Status CheckWeightInput(OpKernelContext* context, int input) {
 
 absl::Status ReadWeight(OpKernelContext* context, int input, const std::string& name,
                         float* weight) {
-  const absl::Status status = CheckWeightInput(context, input);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(CheckWeightInput(context, input));
   *weight = context->input(input).flat<float>()(0);
   return CheckWeight(*weight, name);
 }
@@ -212,9 +210,8 @@ absl::Status AverageKernel::AllocateTogether(OpKernelContext* context,
                                              const AveragePlan::Entry& entry, void** data) const {
   const tensorflow::DataType type = context->input_dtype(static_cast<int>(entry.tensors[0]));
   Tensor whole;
-  const absl::Status status =
-      context->allocate_temp(type, tensorflow::TensorShape({entry.signature.shape[0]}), &whole);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(
+      context->allocate_temp(type, tensorflow::TensorShape({entry.signature.shape[0]}), &whole));
   *data = Data(whole);
   for (size_t k = 0; k < entry.tensors.size(); ++k) {
     const int i = static_cast<int>(entry.tensors[k]);
@@ -225,7 +222,7 @@ absl::Status AverageKernel::AllocateTogether(OpKernelContext* context,
         static_cast<size_t>(shape.num_elements()) * size));
     context->set_output(i, Tensor(type, shape, std::move(part)));
   }
-  return status;
+  return absl::OkStatus();
 }
 
 absl::Status AverageKernel::Allocate(OpKernelContext* context, const AveragePlan& plan,
@@ -235,10 +232,7 @@ absl::Status AverageKernel::Allocate(OpKernelContext* context, const AveragePlan
     outputs->push_back(nullptr);
     const bool together = entry.tensors.size() > 1 && IsWireForm(entry.signature.dtype) &&
                           entry.signature.shape[0] != 0;  // no memory without elements
-    if (together) {
-      const absl::Status status = AllocateTogether(context, entry, &outputs->back());
-      if (!status.ok()) return status;
-    }
+    if (together) TF_RETURN_IF_ERROR(AllocateTogether(context, entry, &outputs->back()));
     for (const size_t tensor : entry.tensors) {
       const int i = static_cast<int>(tensor);
       const Tensor& input = context->input(i);
@@ -246,9 +240,8 @@ absl::Status AverageKernel::Allocate(OpKernelContext* context, const AveragePlan
       if (together) continue;
       // A tensor without other readers is averaged in place.
       Tensor* average = nullptr;
-      const absl::Status status =
-          context->forward_input_or_allocate_output({i}, i, input.shape(), &average);
-      if (!status.ok()) return status;
+      TF_RETURN_IF_ERROR(
+          context->forward_input_or_allocate_output({i}, i, input.shape(), &average));
       (*buffers)[tensor].output = Data(*average);
     }
   }
@@ -278,10 +271,7 @@ void AverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   }
   CountGradients(tensors);
   RequestGroup::Submit(std::move(group), "'" + spec_.names[0] + "' was averaged",
-                       [context, done](const absl::Status& status) {
-                         if (!status.ok()) context->SetStatus(status);
-                         done();
-                       });
+                       EndOf(context, std::move(done)));
 }
 
 }  // namespace tfmpi

@@ -119,17 +119,12 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
     const std::string what = "'" + request.name + "' was exchanged";
     auto group = RequestGroup::OfKernel(engine, context);
     group->Add(std::move(request));
-    RequestGroup::Submit(
-        std::move(group), what,
-        [context, done, tensor, for_horovod = for_horovod_](const absl::Status& ended) {
-          const bool differ = for_horovod && absl::IsInvalidArgument(ended);
-          if (differ) {
-            context->SetStatus(absl::FailedPreconditionError(ended.message()));
-          } else if (!ended.ok()) {
-            context->SetStatus(ended);
-          }
-          done();
-        });
+    RequestGroup::Submit(std::move(group), what,
+                         [tensor, for_horovod = for_horovod_,
+                          end = EndOf(context, done)](const absl::Status& ended) {
+                           const bool differ = for_horovod && absl::IsInvalidArgument(ended);
+                           end(differ ? absl::FailedPreconditionError(ended.message()) : ended);
+                         });
   }
 
  protected:

@@ -184,10 +184,8 @@ absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& plac
   tensorflow::TensorShape shape = values().shape();
   shape.set_dim(0, block);
   Tensor block_values, block_indices;
-  absl::Status status = context_->allocate_temp(values().dtype(), shape, &block_values);
-  if (!status.ok()) return status;
-  status = context_->allocate_temp(indices().dtype(), {block}, &block_indices);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(context_->allocate_temp(values().dtype(), shape, &block_values));
+  TF_RETURN_IF_ERROR(context_->allocate_temp(indices().dtype(), {block}, &block_indices));
   const size_t row_bytes = values().TotalBytes() / std::max<size_t>(1, values().dim_size(0));
   const size_t index_bytes = tensorflow::DataTypeSize(indices().dtype());
   const auto* const from = static_cast<const char*>(Data(values()));

@@ -80,8 +80,7 @@ absl::Status SparseAverage::Check(const Tensor& values, const Tensor& indices) {
 
 absl::Status SparseAverage::AddTo(RequestGroup* group, const Tensor& values, const Tensor& indices,
                                   int64_t table_rows, double weight, Duplicates duplicates) {
-  absl::Status status = Check(values, indices);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(Check(values, indices));
   row_shape_ = values.shape();
   row_shape_.RemoveDim(0);
   format_.elements = static_cast<size_t>(row_shape_.num_elements());
@@ -92,8 +91,8 @@ absl::Status SparseAverage::AddTo(RequestGroup* group, const Tensor& values, con
   CountGradients(1);
   const bool sums = duplicates == Duplicates::kSum;  // a dense reduction can only sum
   if (g_mode == SparseMode::kDense && table_rows_ >= 0 && sums) return AddDense(group);
-  AddGather(group);
-  return status;
+  group->AddOfHost(GatherRequest(name_, format_, ToShape(row_shape_), RowLimit(), gathered_.get()));
+  return absl::OkStatus();
 }
 
 // With more rows than this in total, reducing the whole table moves fewer bytes: a reduction moves
@@ -107,16 +106,11 @@ int64_t SparseAverage::RowLimit() const {
                               static_cast<double>(format_.packed_bytes()));
 }
 
-void SparseAverage::AddGather(RequestGroup* group) {
-  group->AddOfHost(GatherRequest(name_, format_, ToShape(row_shape_), RowLimit(), gathered_.get()));
-}
-
 absl::Status SparseAverage::AddDense(RequestGroup* group) {
   is_dense_ = true;
   const int64_t width = static_cast<int64_t>(format_.elements) + 1;
-  const absl::Status status =
-      context_->allocate_temp(value_type_, TensorShape({table_rows_ * width}), &dense_, OnHost());
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(
+      context_->allocate_temp(value_type_, TensorShape({table_rows_ * width}), &dense_, OnHost()));
   char* const rows = static_cast<char*>(Data(dense_));
   const size_t flag_bytes = SizeOf(format_.dtype);
   char* const flags = rows + static_cast<size_t>(table_rows_) * format_.bytes();
@@ -143,7 +137,7 @@ absl::Status SparseAverage::AddDense(RequestGroup* group) {
   request.signature.weighted = true;
   request.weighed = own.weight();
   group->AddOfHost(std::move(request));
-  return status;
+  return absl::OkStatus();
 }
 
 void SparseAverage::Finish(Done done) {
@@ -167,15 +161,14 @@ absl::Status SparseAverage::Allocate(int64_t rows) {
 }
 
 absl::Status SparseAverage::WriteIndices(const std::vector<int64_t>& from) {
-  const absl::Status status = context_->allocate_temp(
-      index_type_, TensorShape({static_cast<int64_t>(from.size())}), &indices_, OnHost());
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(context_->allocate_temp(
+      index_type_, TensorShape({static_cast<int64_t>(from.size())}), &indices_, OnHost()));
   if (index_type_ == tensorflow::DT_INT32) {
     std::copy(from.begin(), from.end(), indices_.flat<int32_t>().data());
   } else {
     std::copy(from.begin(), from.end(), indices_.flat<int64_t>().data());
   }
-  return status;
+  return absl::OkStatus();
 }
 
 // On the communication thread. Returns the result itself, if rows are summed in their own type.
@@ -196,12 +189,10 @@ absl::Status SparseAverage::SumGathered() {
         absl::StrCat("no memory for the rows of all ranks of the gradient of '", name_, "'"));
   }
   const auto rows = static_cast<int64_t>(gathered_->Sum());
-  absl::Status status;
   if (wide_ == nullptr) {
     if (values_.dim_size(0) != rows) values_ = values_.Slice(0, rows);
   } else {
-    status = Allocate(rows);
-    if (!status.ok()) return status;
+    TF_RETURN_IF_ERROR(Allocate(rows));
     Unpack(format_.dtype, wide_.get(), Data(values_),
            gathered_->indices().size() * format_.elements, 1);
   }
@@ -217,16 +208,15 @@ absl::Status SparseAverage::ExtractTouchedRows() {
   for (int64_t row = 0; row < table_rows_; ++row) {
     if (!IsZero(flags + row * flag_bytes, flag_bytes)) touched.push_back(row);
   }
-  absl::Status status = Allocate(static_cast<int64_t>(touched.size()));
-  if (status.ok()) status = WriteIndices(touched);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(Allocate(static_cast<int64_t>(touched.size())));
+  TF_RETURN_IF_ERROR(WriteIndices(touched));
   char* to = static_cast<char*>(Data(values_));
   for (const int64_t row : touched) {
     std::memcpy(to, rows + row * format_.bytes(), format_.bytes());
     to += format_.bytes();
   }
   dense_ = Tensor();
-  return status;
+  return absl::OkStatus();
 }
 
 }  // namespace tfmpi

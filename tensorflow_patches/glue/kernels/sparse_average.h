@@ -62,7 +62,6 @@ class SparseAverage {
 
  private:
   absl::Status Check(const tensorflow::Tensor& values, const tensorflow::Tensor& indices);
-  void AddGather(RequestGroup* group);
   absl::Status AddDense(RequestGroup* group);
   int64_t RowLimit() const;
   absl::Status SumGathered();

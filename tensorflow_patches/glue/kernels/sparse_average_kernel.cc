@@ -81,8 +81,7 @@ void SparseAverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback do
   ToHost(context, {context->input(0), context->input(1), context->input(2)},
          [=](const absl::Status& status, const TensorList& own) {
            if (status.ok()) return Average(context, engine, own, done);
-           context->SetStatus(status);
-           done();
+           EndOf(context, done)(status);
          });
 }
 
@@ -94,14 +93,13 @@ void SparseAverageKernel::Average(OpKernelContext* context, Engine* engine, cons
   auto group = RequestGroup::OfKernel(engine, context);
   OP_REQUIRES_OK_ASYNC(
       context, average->AddTo(group.get(), own[0], own[1], table_rows_, weight, duplicates_), done);
-  const auto written = [context, done](const absl::Status& status, const TensorList& averages) {
+  const auto written = [context, end = EndOf(context, done)](const absl::Status& status,
+                                                             const TensorList& averages) {
     if (status.ok()) {
       context->set_output(0, averages[0]);
       context->set_output(1, averages[1]);
-    } else {
-      context->SetStatus(status);
     }
-    done();
+    end(status);
   };
   const auto finished = [context, written, average](const absl::Status& status) {
     if (!status.ok()) return written(status, {});

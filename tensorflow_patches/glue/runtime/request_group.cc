@@ -24,6 +24,14 @@ void CountGradients(int64_t gradients) {
   g_gradients_submitted.fetch_add(gradients, std::memory_order_relaxed);
 }
 
+RequestGroup::Ended EndOf(tensorflow::OpKernelContext* context,
+                          tensorflow::AsyncOpKernel::DoneCallback done) {
+  return [context, done = std::move(done)](const absl::Status& status) {
+    if (!status.ok()) context->SetStatus(status);
+    done();
+  };
+}
+
 Request RequestFor(OpKind kind, std::string name, DataType dtype,
                    const tensorflow::Tensor& tensor) {
   Request request;
@@ -52,8 +60,7 @@ void RequestGroup::Add(Request request) {
 
 absl::Status RequestGroup::RecordReady() {
   if (!gpu_status_.ok() || memory_.gpu == nullptr) return gpu_status_;
-  const absl::Status status = ready_.Take(memory_.gpu);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(ready_.Take(memory_.gpu));
   for (Request& request : requests_) request.memory.ready = ready_.get();
   return ToAbsl(memory_.gpu->Record(ready_.get(), memory_.stream));
 }

@@ -32,6 +32,10 @@ Request RequestFor(OpKind kind, std::string name, DataType dtype, const tensorfl
 // Runs `closure` on a thread for which no other code waits. Threads are reused.
 void RunOnOwnThread(std::function<void()> closure);
 
+// What ends a kernel: sets its status, if not ok, and calls `done`.
+std::function<void(const absl::Status&)> EndOf(tensorflow::OpKernelContext* context,
+                                               tensorflow::AsyncOpKernel::DoneCallback done);
+
 class RequestGroup {
  public:
   using Runner = std::function<void(std::function<void()>)>;

@@ -28,8 +28,7 @@ absl::Status ReceiveInto(OpKernelContext* context, int input, Tensor* value) {
     *value = *ref.tensor;
   } else {
     Variable variable;
-    const absl::Status status = LookupResource(context, HandleFromInput(context, input), &variable);
-    if (!status.ok()) return status;
+    TF_RETURN_IF_ERROR(LookupResource(context, HandleFromInput(context, input), &variable));
     *value = Tensor();
     tensorflow::mutex_lock lock(*variable->mu());
     own = variable->tensor()->RefCountIsOne();
@@ -48,11 +47,10 @@ absl::Status WriteState(OpKernelContext* context, int input, const Tensor& value
     return absl::OkStatus();
   }
   Variable variable;
-  absl::Status status = LookupResource(context, HandleFromInput(context, input), &variable);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(LookupResource(context, HandleFromInput(context, input), &variable));
   tensorflow::mutex_lock lock(*variable->mu());
   *variable->tensor() = value;
-  return status;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -129,10 +127,7 @@ absl::Status InitialBroadcast::AddBroadcast(OpKernelContext* context, int input,
     return absl::FailedPreconditionError(absl::StrCat(
         "'", request_name, "' has no value, or a dtype that is not supported between ranks"));
   }
-  if (rank != 0) {
-    const absl::Status status = ReceiveInto(context, input, &value);
-    if (!status.ok()) return status;
-  }
+  if (rank != 0) TF_RETURN_IF_ERROR(ReceiveInto(context, input, &value));
   Request request = RequestFor(OpKind::kBroadcast, request_name, dtype, value);
   request.output = Data(value);
   request.generation = generation;

@@ -49,10 +49,8 @@ class BroadcastVariableKernel : public tensorflow::AsyncOpKernel {
     OP_REQUIRES_OK_ASYNC(
         context, start->AddBroadcast(context, 0, name, engine->topology().rank, group.get()), done);
     RequestGroup::Submit(std::move(group), "'" + name + "' was exchanged",
-                         [context, done, start](const absl::Status& ended) {
-                           const absl::Status status = ended.ok() ? start->Write(context) : ended;
-                           if (!status.ok()) context->SetStatus(status);
-                           done();
+                         [context, start, end = EndOf(context, done)](const absl::Status& ended) {
+                           end(ended.ok() ? start->Write(context) : ended);
                          });
   }
 };
@@ -75,16 +73,15 @@ class VariableDigestKernel : public tensorflow::AsyncOpKernel {
       value = *variable->tensor();
     }
     int64_t* const result = digest->scalar<int64_t>().data();
-    ToHost(context, {value},
-           [context, result, done](const absl::Status& status, const TensorList& copies) {
-             if (!status.ok()) {
-               context->SetStatus(status);
-             } else {
-               const Tensor& there = copies.front();
-               *result = static_cast<int64_t>(Fingerprint(Data(there), there.TotalBytes()));
-             }
-             done();
-           });
+    ToHost(
+        context, {value},
+        [result, end = EndOf(context, done)](const absl::Status& status, const TensorList& copies) {
+          if (status.ok()) {
+            const Tensor& there = copies.front();
+            *result = static_cast<int64_t>(Fingerprint(Data(there), there.TotalBytes()));
+          }
+          end(status);
+        });
   }
 };
 

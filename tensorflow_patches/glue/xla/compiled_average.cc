@@ -89,8 +89,7 @@ absl::StatusOr<std::vector<xla::Shape>> RowMajorShapes(xla::XlaBuilder* builder,
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     const absl::StatusOr<xla::Shape> shape = builder->GetShape(call.tensors[i]);
     if (!shape.ok()) return shape.status();
-    const absl::Status status = CheckStatic(call.NameOf(i), *shape);
-    if (!status.ok()) return status;
+    TF_RETURN_IF_ERROR(CheckStatic(call.NameOf(i), *shape));
     shapes.push_back(xla::ShapeUtil::MakeShape(shape->element_type(), shape->dimensions()));
   }
   return shapes;
@@ -227,24 +226,21 @@ CompiledApplyKernel::CompiledApplyKernel(OpKernelConstruction* construction, con
 absl::Status CompiledApplyKernel::EmitAverageOfGradient(OpKernelContext* context, Tensor* average) {
   XlaOpKernelContext compilation(context);
   tensorflow::XlaResource* variable = nullptr;
-  absl::Status status = compilation.GetResourceInput(0, &variable);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(compilation.GetResourceInput(0, &variable));
   VariableNames& names = VariableNames::Get();
   const std::string name =
       names.Use(names.CompiledKey(variable->name()), request_suffix_).name + request_suffix_;
   DataType dtype;
-  status = CheckAveraged(name, context->input_dtype(gradient_), &dtype);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(CheckAveraged(name, context->input_dtype(gradient_), &dtype));
   const XlaOp one = xla::ConstantR0<float>(compilation.builder(), 1);
   const absl::StatusOr<std::vector<XlaOp>> averages =
       EmitCall(context, {{name}, {compilation.Input(gradient_)}, {}, 0}, one);
   if (!averages.ok()) return averages.status();
   // A tensor of the compiler contains no data, only the expression it represents.
   const tensorflow::DataType type = context->input_dtype(gradient_);
-  status = context->allocate_temp(type, context->input(gradient_).shape(), average);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(context->allocate_temp(type, context->input(gradient_).shape(), average));
   XlaExpression::AssignExpressionToTensor(XlaExpression::XlaOp((*averages)[0], type), average);
-  return status;
+  return absl::OkStatus();
 }
 
 void CompiledApplyKernel::Compute(OpKernelContext* context) {

@@ -26,6 +26,7 @@ namespace {
 namespace ffi = xla::ffi;
 
 ffi::Error ToFfi(const absl::Status& status) {
+  if (status.ok()) return ffi::Error::Success();
   return ffi::Error(static_cast<ffi::ErrorCode>(status.code()), std::string(status.message()));
 }
 
@@ -59,18 +60,14 @@ absl::Status AddRequests(std::string_view joined, const Operands& operands, Dupl
   if (!plan.ok()) return plan.status();
   const float weight = *operands.weight().as<float>();
   const std::string first = FirstName(joined);
-  absl::Status status = CheckWeight(weight, first);
-  for (size_t i = 0; status.ok() && i < slices->size(); ++i) {
-    status = AddSlices((*plan)->slices[i], operands, 2 * i, operands.counts()->as<int64_t>() + i,
-                       weight, duplicates, &(*slices)[i], group);
-  }
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(CheckWeight(weight, first));
+  TF_RETURN_IF_ERROR(AddAll((*plan)->slices, operands, weight, duplicates, slices, group));
   if ((*plan)->dense != nullptr) {
     AddDense(*(*plan)->dense, operands, {weight, nullptr}, IsFirstAverage(first), group);
   }
   *operands.rets[operands.weight_place()].as<float>() = 0;
   CountGradients(static_cast<int64_t>(operands.weight_place() - slices->size()));
-  return status;
+  return absl::OkStatus();
 }
 
 // In a forked child: its own data is the average, as with one rank.
@@ -118,9 +115,7 @@ XLA_FFI_DEFINE_HANDLER(kAverageHandler, Average,
 ffi::Error AverageOnGpu(void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
                         std::string_view joined, int64_t sparse, int64_t every_row) {
   const Operands operands(args, rets, static_cast<size_t>(sparse));
-  const absl::Status status =
-      AverageOnStream(stream, operands, joined, static_cast<Duplicates>(every_row));
-  return status.ok() ? ffi::Error::Success() : ToFfi(status);
+  return ToFfi(AverageOnStream(stream, operands, joined, static_cast<Duplicates>(every_row)));
 }
 
 XLA_FFI_DEFINE_HANDLER(kAverageOnGpuHandler, AverageOnGpu,
@@ -149,11 +144,9 @@ XLA_FFI_DEFINE_HANDLER(
     kRestHandler, ClearRest,
     ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
 
-ffi::Error ClearRestOnGpu(void* stream, ffi::AnyBuffer values, ffi::AnyBuffer found,
+ffi::Error ClearRestOnGpu(void* stream, ffi::AnyBuffer values, ffi::AnyBuffer /*found*/,
                           ffi::Result<ffi::AnyBuffer> result) {
-  const absl::Status status =
-      ClearRestOnStream(stream, Operand(values), Operand(found), Operand(*result));
-  return status.ok() ? ffi::Error::Success() : ToFfi(status);
+  return ToFfi(ClearRestOnStream(stream, Operand(values), Operand(*result)));
 }
 
 XLA_FFI_DEFINE_HANDLER(kRestOnGpuHandler, ClearRestOnGpu,

@@ -146,17 +146,6 @@ absl::Status SubmitAndWait(std::unique_ptr<RequestGroup> group) {
   return result;
 }
 
-absl::Status AddSparse(const CallPlan& plan, const Operands& operands, std::string_view joined,
-                       Duplicates duplicates, std::vector<Slices>* slices, RequestGroup* group) {
-  const float weight = *operands.weight().as<float>();
-  absl::Status status = CheckWeight(weight, FirstName(joined));
-  for (size_t i = 0; status.ok() && i < slices->size(); ++i) {
-    status = AddSlices(plan.slices[i], operands, 2 * i, operands.counts()->as<int64_t>() + i,
-                       weight, duplicates, &(*slices)[i], group);
-  }
-  return status;
-}
-
 }  // namespace
 
 absl::Status AverageOnStream(void* stream, const Operands& operands, std::string_view joined,
@@ -167,19 +156,18 @@ absl::Status AverageOnStream(void* stream, const Operands& operands, std::string
         "a forked process cannot use a GPU; start it with multiprocessing's 'spawn' method");
   }
   GpuMemory memory;
-  absl::Status status = GpuOfStream(stream, &memory);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(GpuOfStream(stream, &memory));
   const absl::StatusOr<std::shared_ptr<const CallPlan>> plan = PlanFor(joined, operands);
   if (!plan.ok()) return plan.status();
   auto group = std::make_unique<RequestGroup>(engine, nullptr, RunOnOwnThread);
   Mirror mirror(operands, memory);
   std::vector<Slices> slices(operands.slices);
   if (!slices.empty()) {
-    status = ToAbsl(mirror.Fetch());
-    if (status.ok()) {
-      status = AddSparse(**plan, mirror.operands(), joined, duplicates, &slices, group.get());
-    }
-    if (!status.ok()) return status;
+    TF_RETURN_IF_ERROR(ToAbsl(mirror.Fetch()));
+    const float weight = *mirror.operands().weight().as<float>();
+    TF_RETURN_IF_ERROR(CheckWeight(weight, FirstName(joined)));
+    TF_RETURN_IF_ERROR(
+        AddAll((*plan)->slices, mirror.operands(), weight, duplicates, &slices, group.get()));
   }
   group->SetMemory(memory);
   if ((*plan)->dense != nullptr) {
@@ -187,18 +175,16 @@ absl::Status AverageOnStream(void* stream, const Operands& operands, std::string
              group.get());
   }
   CountGradients(static_cast<int64_t>(operands.weight_place() - operands.slices));
-  status = SubmitAndWait(std::move(group));
-  if (status.ok() && !slices.empty()) status = WriteAll(slices);
-  if (status.ok() && !slices.empty()) status = ToAbsl(mirror.Return());
-  return status;
+  TF_RETURN_IF_ERROR(SubmitAndWait(std::move(group)));
+  if (slices.empty()) return absl::OkStatus();
+  TF_RETURN_IF_ERROR(WriteAll(slices));
+  return ToAbsl(mirror.Return());
 }
 
-absl::Status ClearRestOnStream(void* stream, const Operand& values, const Operand&,
-                               const Operand& result) {
+absl::Status ClearRestOnStream(void* stream, const Operand& values, const Operand& result) {
   if (values.data == result.data || values.bytes == 0) return absl::OkStatus();
   GpuMemory memory;
-  const absl::Status status = GpuOfStream(stream, &memory);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(GpuOfStream(stream, &memory));
   return ToAbsl(memory.gpu->Copy(result.data, values.data, values.bytes, memory.stream));
 }
 

@@ -18,8 +18,7 @@ namespace tfmpi {
 
 absl::Status AverageOnStream(void* stream, const Operands& operands, std::string_view joined,
                              Duplicates duplicates);
-absl::Status ClearRestOnStream(void* stream, const Operand& values, const Operand& found,
-                               const Operand& result);
+absl::Status ClearRestOnStream(void* stream, const Operand& values, const Operand& result);
 
 }  // namespace tfmpi
 

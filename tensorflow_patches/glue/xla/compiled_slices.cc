@@ -48,17 +48,14 @@ absl::Status Slices::Write() const {
 
 namespace {
 
+template <typename Index>
 std::vector<int64_t> ReadIndices(const Operand& indices, size_t rows) {
-  if (indices.type == ffi::DataType::S32) {
-    const auto* const from = indices.as<int32_t>();
-    return std::vector<int64_t>(from, from + rows);
-  }
-  const auto* const from = indices.as<int64_t>();
+  const auto* const from = indices.as<Index>();
   return std::vector<int64_t>(from, from + rows);
 }
 
-}  // namespace
-
+// Adds the request of the sparse gradient whose values are operand and result number `place`, and
+// whose indices are the next one.
 absl::Status AddSlices(const std::string& name, const Operands& operands, size_t place,
                        int64_t* count, float weight, Duplicates duplicates, Slices* slices,
                        RequestGroup* group) {
@@ -80,8 +77,11 @@ absl::Status AddSlices(const std::string& name, const Operands& operands, size_t
   slices->values = values_result.as<char>();
   slices->indices = indices_result.data;
   slices->count = count;
-  OwnRows own(slices->format, ReadIndices(indices, static_cast<size_t>(dims[0])), values.data,
-              weight, duplicates);
+  const auto rows = static_cast<size_t>(dims[0]);
+  OwnRows own(
+      slices->format,
+      slices->narrow ? ReadIndices<int32_t>(indices, rows) : ReadIndices<int64_t>(indices, rows),
+      values.data, weight, duplicates);
   slices->gathered =
       std::make_unique<GatheredRows>(slices->format, std::move(own), GetEngine()->topology().rank,
                                      [slices](size_t all) { return slices->AllocateRows(all); });
@@ -89,11 +89,19 @@ absl::Status AddSlices(const std::string& name, const Operands& operands, size_t
   return absl::OkStatus();
 }
 
-absl::Status WriteAll(const std::vector<Slices>& slices) {
-  for (const Slices& one : slices) {
-    const absl::Status status = one.Write();
-    if (!status.ok()) return status;
+}  // namespace
+
+absl::Status AddAll(const std::vector<std::string>& names, const Operands& operands, float weight,
+                    Duplicates duplicates, std::vector<Slices>* slices, RequestGroup* group) {
+  for (size_t i = 0; i < slices->size(); ++i) {
+    TF_RETURN_IF_ERROR(AddSlices(names[i], operands, 2 * i, operands.counts()->as<int64_t>() + i,
+                                 weight, duplicates, &(*slices)[i], group));
   }
+  return absl::OkStatus();
+}
+
+absl::Status WriteAll(const std::vector<Slices>& slices) {
+  for (const Slices& one : slices) TF_RETURN_IF_ERROR(one.Write());
   return absl::OkStatus();
 }
 

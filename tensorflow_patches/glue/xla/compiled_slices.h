@@ -34,11 +34,10 @@ struct Slices {
   void WriteIndices(const std::vector<int64_t>& from) const;
 };
 
-// Adds the request of the sparse gradient whose values are operand and result number `place`, and
-// whose indices are the next one. All of them are in host memory. `slices` outlives the request.
-absl::Status AddSlices(const std::string& name, const Operands& operands, size_t place,
-                       int64_t* count, float weight, Duplicates duplicates, Slices* slices,
-                       RequestGroup* group);
+// Adds the requests of all sparse gradients, which are in host memory. `slices`, as many as
+// `names`, outlive the requests.
+absl::Status AddAll(const std::vector<std::string>& names, const Operands& operands, float weight,
+                    Duplicates duplicates, std::vector<Slices>* slices, RequestGroup* group);
 // Call it when all requests have ended with ok.
 absl::Status WriteAll(const std::vector<Slices>& slices);
 
