@@ -8,7 +8,6 @@
 #ifndef TFMPI_CORE_BASE_ROW_ACCESS_H_
 #define TFMPI_CORE_BASE_ROW_ACCESS_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 

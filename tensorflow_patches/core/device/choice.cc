@@ -1,6 +1,5 @@
 #include "tensorflow_patches/core/device/choice.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <map>
 

@@ -1,6 +1,5 @@
 #include "tensorflow_patches/core/device/nccl.h"
 
-#include <algorithm>
 #include <map>
 #include <utility>
 

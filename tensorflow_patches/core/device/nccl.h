@@ -7,7 +7,6 @@
 #define TFMPI_CORE_DEVICE_NCCL_H_
 
 #include <memory>
-#include <string>
 
 #include "tensorflow_patches/core/base/clock.h"
 #include "tensorflow_patches/core/device/collectives.h"

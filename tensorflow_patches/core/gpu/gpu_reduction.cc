@@ -1,6 +1,5 @@
 #include "tensorflow_patches/core/gpu/gpu_reduction.h"
 
-#include <algorithm>
 #include <cstring>
 #include <string>
 

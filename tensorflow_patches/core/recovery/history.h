@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <deque>
 #include <string>
-#include <utility>
 
 #include "tensorflow_patches/core/agreement/message.h"
 #include "tensorflow_patches/core/memory/line_memory.h"

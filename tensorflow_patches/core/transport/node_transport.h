@@ -9,7 +9,6 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "tensorflow_patches/core/transport/shm/node_collectives.h"

@@ -14,7 +14,6 @@
 #define TFMPI_GLUE_EXTRAS_SCATTER_IN_PLACE_H_
 
 #include <memory>
-#include <string>
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"

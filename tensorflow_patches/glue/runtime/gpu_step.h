@@ -8,7 +8,6 @@
 #define TFMPI_GLUE_RUNTIME_GPU_STEP_H_
 
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"

@@ -8,7 +8,6 @@
 #ifndef TFMPI_GLUE_RUNTIME_RUNTIME_H_
 #define TFMPI_GLUE_RUNTIME_RUNTIME_H_
 
-#include <memory>
 #include <string>
 
 #include "absl/status/status.h"

@@ -1,7 +1,6 @@
 #include "tensorflow_patches/glue/xla/compiled_average.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 #include <vector>
 

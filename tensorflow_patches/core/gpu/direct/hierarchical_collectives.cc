@@ -1,7 +1,6 @@
 #include "tensorflow_patches/core/gpu/direct/hierarchical_collectives.h"
 
 #include <utility>
-#include <vector>
 
 #include "tensorflow_patches/core/gpu/await_event.h"
 #include "tensorflow_patches/core/observability/timeline.h"

@@ -1,7 +1,6 @@
 #include "tensorflow_patches/core/gpu/direct/peer_collectives.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "tensorflow_patches/core/gpu/await_event.h"
 #include "tensorflow_patches/core/gpu/direct/all_ranks_ok.h"

@@ -18,7 +18,6 @@
 #ifndef TFMPI_CORE_GPU_STAGED_STAGED_REDUCTION_H_
 #define TFMPI_CORE_GPU_STAGED_STAGED_REDUCTION_H_
 
-#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>

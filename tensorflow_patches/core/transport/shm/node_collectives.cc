@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string>
 
 #include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/cpu/reduce.h"
