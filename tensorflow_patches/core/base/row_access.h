@@ -20,10 +20,7 @@ class RowAccess {
   // The weight of this rank's rows in a sum over ranks.
   virtual double Weight() const { return 1; }
   // This rank's index into `rows`, and a factor for its rows besides the weight.
-  virtual void Prepare(int rank, double factor) {
-    (void)rank;
-    (void)factor;
-  }
+  virtual void Prepare(int /*rank*/, double /*factor*/) {}
 
   // `rows`: by rank; 0 for a rank that has joined. `contributors`: ranks that have not joined.
   virtual void Begin(const std::vector<int64_t>& rows, int contributors) = 0;

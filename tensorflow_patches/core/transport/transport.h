@@ -66,10 +66,7 @@ class Transport {
   // Called by a rank that has sent a response list down, before it joins an operation that its
   // children start once they have read it: waits until all messages have left. Children read
   // messages whenever they are in no operation.
-  virtual Status Flush(TimePoint deadline) {
-    (void)deadline;
-    return Status();
-  }
+  virtual Status Flush(TimePoint /*deadline*/) { return Status(); }
   // Sleeps until a message may have arrived, Wake is called, or `limit` has passed; returns at once
   // if `ready` is true after others can see that this rank waits. May return early. `expecting`: a
   // message is expected soon; otherwise, where messages wake nobody, one may wait until `limit`.
@@ -84,10 +81,7 @@ class Transport {
   virtual std::atomic<uint64_t>* SharedWord() { return nullptr; }
   // If there is one: so many numbers for each rank, written by that rank and read by all.
   static constexpr size_t kSharedNumbers = 8;
-  virtual std::atomic<int64_t>* SharedNumbers(int rank) {
-    (void)rank;
-    return nullptr;
-  }
+  virtual std::atomic<int64_t>* SharedNumbers(int /*rank*/) { return nullptr; }
   // After a change of the word: wakes all ranks that sleep in Wait.
   virtual void WakePeers() {}
 
@@ -114,9 +108,8 @@ class Transport {
   // ranks of a node reduce in place, and the nodes among themselves. `made` stays null with an
   // empty `why` if this transport has none, the same on all ranks; with a reason if this node
   // cannot have them, though others may. The buffers must be destroyed before the transport.
-  virtual Status MakeNodeBuffers(size_t bytes, TimePoint deadline,
-                                 std::unique_ptr<NodeBuffers>* made, std::string* why) {
-    (void)bytes, (void)deadline, (void)made, (void)why;
+  virtual Status MakeNodeBuffers(size_t /*bytes*/, TimePoint /*deadline*/,
+                                 std::unique_ptr<NodeBuffers>* /*made*/, std::string* /*why*/) {
     return Status();
   }
 

@@ -13,14 +13,8 @@ namespace tfmpi {
 namespace {
 
 Status ToStatus(int result, const char* error) {
-  switch (result) {
-    case kTfMpiOk:
-      return Status();
-    case kTfMpiTimeout:
-      return Status(Code::kDeadlineExceeded, error);
-    default:
-      return Status(Code::kUnavailable, error);
-  }
+  if (result == kTfMpiOk) return Status();
+  return Status(result == kTfMpiTimeout ? Code::kDeadlineExceeded : Code::kUnavailable, error);
 }
 
 double SecondsUntil(TimePoint deadline) {
