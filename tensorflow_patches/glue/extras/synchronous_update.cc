@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow_patches/core/observability/timeline.h"
-#include "tensorflow_patches/glue/kernels/apply_kernel.h"
 #include "tensorflow_patches/glue/variables/initial_broadcast.h"
 #include "tensorflow_patches/glue/variables/variable_names.h"
 
@@ -41,21 +40,16 @@ bool SynchronousUpdate::Serves(const OpKernelConstruction& construction) {
   return VariableNames::Get().AreSynchronized(keys);
 }
 
-SynchronousUpdate::SynchronousUpdate(OpKernelConstruction* construction,
-                                     const std::string& gradient, std::unique_ptr<OpKernel> stock)
-    : OpKernel(construction), stock_(std::move(stock)) {
-  int end = 0;
-  OP_REQUIRES_OK(construction, stock_->InputRange(gradient, &gradient_, &end));
-  ref_variable_ = RefVariableName(def());
-  request_suffix_ = RequestSuffix(def());
-}
+SynchronousUpdate::SynchronousUpdate(OpKernelConstruction* construction, const ApplyOp& op,
+                                     std::unique_ptr<OpKernel> stock)
+    : OpKernel(construction), stock_(std::move(stock)), node_(construction, op, *stock_) {}
 
 void SynchronousUpdate::Compute(OpKernelContext* context) {
   ApplyKernel::CountApplied();
   g_updated.fetch_add(1, std::memory_order_relaxed);
   if (!synchronized_.Holds(context)) OP_REQUIRES_OK(context, Synchronize(context));
   const std::string traced = synchronized_.TraceName(*this);
-  const Span span(Stage::kApply, traced, context->input(gradient_).TotalBytes());
+  const Span span(Stage::kApply, traced, context->input(node_.gradient).TotalBytes());
   stock_->Compute(context);  // it has the same node and inputs as this kernel
 }
 
@@ -67,11 +61,11 @@ absl::Status SynchronousUpdate::Synchronize(OpKernelContext* context) {
   for (int input = 0; input < context->num_inputs(); ++input) {
     // Among refs only the variable has a name here; its slots are synchronized if it is.
     if (IsState(context, input) && (input == 0 || !context->input_is_ref(input))) {
-      keys.push_back(StateKey(context, input, ref_variable_));
+      keys.push_back(StateKey(context, input, node_.ref_variable));
     }
   }
   VariableNames& names = VariableNames::Get();
-  const VariableUse use = names.Use(keys[0], request_suffix_);
+  const VariableUse use = names.Use(keys[0], node_.request_suffix);
   if (!names.AreSynchronized(keys)) {
     return absl::FailedPreconditionError(
         absl::StrCat("'", name(), "' (", def().op(),

@@ -11,9 +11,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow_patches/glue/kernels/apply_kernel.h"
 #include "tensorflow_patches/glue/variables/synchronized_variables.h"
 
 namespace tfmpi {
@@ -24,8 +24,7 @@ class SynchronousUpdate : public tensorflow::OpKernel {
   // them are synchronized. A step that later gets one that is not ends with an error.
   static bool Serves(const tensorflow::OpKernelConstruction& construction);
 
-  // `gradient`: the name of the stock kernel's input.
-  SynchronousUpdate(tensorflow::OpKernelConstruction* construction, const std::string& gradient,
+  SynchronousUpdate(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,
                     std::unique_ptr<tensorflow::OpKernel> stock);
 
   // The number of optimizer ops run by such kernels so far.
@@ -37,9 +36,7 @@ class SynchronousUpdate : public tensorflow::OpKernel {
   absl::Status Synchronize(tensorflow::OpKernelContext* context);
 
   const std::unique_ptr<tensorflow::OpKernel> stock_;
-  int gradient_ = -1;         // input index
-  std::string ref_variable_;  // the variable's graph name, if it is a ref
-  std::string request_suffix_;
+  const ApplyNode node_;
   SynchronizedVariables synchronized_;
 };
 

@@ -27,7 +27,35 @@ namespace {
 std::atomic<int64_t> g_applied{0};
 thread_local bool t_averaged = false;
 
+std::string RequestSuffix(const tensorflow::NodeDef& node) {
+  // Dense and sparse gradients of one variable share a name, so that ranks that disagree get an
+  // error.
+  std::string op = node.op();
+  if (const size_t sparse = op.find("SparseApply"); sparse != std::string::npos) {
+    op.erase(sparse, std::string_view("Sparse").size());
+  }
+  std::string suffix = " (" + op;
+  int64_t occurrence = 0;
+  if (tensorflow::TryGetNodeAttr(node, "_tf_mpi_occurrence", &occurrence)) {
+    suffix += " #" + std::to_string(occurrence);
+  }
+  return suffix + ")";
+}
+
 }  // namespace
+
+bool IsAveraged(const tensorflow::NodeDef& node) {
+  bool averaged = false;
+  return tensorflow::TryGetNodeAttr(node, "_tf_mpi_averaged", &averaged) && averaged;
+}
+
+ApplyNode::ApplyNode(OpKernelConstruction* construction, const ApplyOp& op, const OpKernel& stock)
+    : ref_variable(RefVariableName(construction->def())),
+      request_suffix(RequestSuffix(construction->def())),
+      averaged(IsAveraged(construction->def())) {
+  int end = 0;
+  OP_REQUIRES_OK(construction, stock.InputRange(op.gradient, &gradient, &end));
+}
 
 // One execution of the kernel. Deletes itself before it calls `done`.
 class ApplyKernel::Step {
@@ -59,16 +87,16 @@ class ApplyKernel::Step {
 };
 
 void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
-  const VariableUse use = VariableNames::Get().Use(key, kernel_->request_suffix_);
+  const VariableUse use = VariableNames::Get().Use(key, kernel_->node_.request_suffix);
   name_ = use.name;
   if (averaged) {
-    average_ = context_->input(kernel_->gradient_);
+    average_ = context_->input(kernel_->node_.gradient);
   } else {
     const absl::Status status = PrepareGradient(use.first_apply);
     if (!status.ok()) return Finish(status);
   }
   if (use.first_apply) {
-    initial_broadcast_.AddBroadcasts(context_, name_, kernel_->ref_variable_,
+    initial_broadcast_.AddBroadcasts(context_, name_, kernel_->node_.ref_variable,
                                      engine_->topology().rank, group_.get());
   }
   if (averaged) {
@@ -80,7 +108,7 @@ void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
 }
 
 absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
-  const int input = kernel_->gradient_;
+  const int input = kernel_->node_.gradient;
   DataType dtype;
   TF_RETURN_IF_ERROR(CheckAveraged(name_, context_->input_dtype(input), &dtype));
   // Must come before gradient_ takes a reference, or the gradient is never averaged in place: only
@@ -89,7 +117,7 @@ absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
       {input}, context_->input_dtype(input), context_->input(input).shape(), &average_));
   gradient_ = context_->input(input);
   Request request =
-      RequestFor(OpKind::kAllreduce, name_ + kernel_->request_suffix_, dtype, gradient_);
+      RequestFor(OpKind::kAllreduce, name_ + kernel_->node_.request_suffix, dtype, gradient_);
   request.input = Data(gradient_);
   request.output = Data(average_);
   if (first_apply && !RunsOnGpu(context_)) {  // on a GPU, no host thread may read it
@@ -105,7 +133,7 @@ void ApplyKernel::Step::Finish(absl::Status status) {
   if (status.ok()) {
     gradient_ = Tensor();
     const Span span(Stage::kApply, name_, average_.TotalBytes());
-    RunOnGradient(kernel_->stock_.get(), context_, kernel_->gradient_, &average_);
+    RunOnGradient(kernel_->stock_.get(), context_, kernel_->node_.gradient, &average_);
   } else {
     context_->SetStatus(status);
   }
@@ -116,13 +144,7 @@ void ApplyKernel::Step::Finish(absl::Status status) {
 
 ApplyKernel::ApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
                          std::unique_ptr<OpKernel> stock)
-    : AsyncOpKernel(construction), stock_(std::move(stock)) {
-  int end = 0;
-  OP_REQUIRES_OK(construction, stock_->InputRange(op.gradient, &gradient_, &end));
-  ref_variable_ = RefVariableName(def());
-  request_suffix_ = RequestSuffix(def());
-  averaged_ = IsAveraged(def());
-}
+    : AsyncOpKernel(construction), stock_(std::move(stock)), node_(construction, op, *stock_) {}
 
 int64_t ApplyKernel::Applied() { return g_applied; }
 void ApplyKernel::CountApplied() { g_applied.fetch_add(1, std::memory_order_relaxed); }
@@ -133,34 +155,14 @@ void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   Engine* const engine = GetEngine();
   CountApplied();
   if (engine == nullptr || engine->topology().size == 1 || AreAveragesLeftToScript() ||
-      ((averaged_ || t_averaged) && synchronized_.Holds(context))) {
+      ((node_.averaged || t_averaged) && synchronized_.Holds(context))) {
     const std::string traced = synchronized_.TraceName(*this);
-    const Span span(Stage::kApply, traced, context->input(gradient_).TotalBytes());
+    const Span span(Stage::kApply, traced, context->input(node_.gradient).TotalBytes());
     RunStock(stock_.get(), context);  // it has the same node and inputs as this kernel
     return done();
   }
   (new Step(this, context, std::move(done), engine))
-      ->Start(StateKey(context, 0, ref_variable_), averaged_ || t_averaged);
-}
-
-std::string RequestSuffix(const tensorflow::NodeDef& node) {
-  // Dense and sparse gradients of one variable share a name, so that ranks that disagree get an
-  // error.
-  std::string op = node.op();
-  if (const size_t sparse = op.find("SparseApply"); sparse != std::string::npos) {
-    op.erase(sparse, std::string_view("Sparse").size());
-  }
-  std::string suffix = " (" + op;
-  int64_t occurrence = 0;
-  if (tensorflow::TryGetNodeAttr(node, "_tf_mpi_occurrence", &occurrence)) {
-    suffix += " #" + std::to_string(occurrence);
-  }
-  return suffix + ")";
-}
-
-bool IsAveraged(const tensorflow::NodeDef& node) {
-  bool averaged = false;
-  return tensorflow::TryGetNodeAttr(node, "_tf_mpi_averaged", &averaged) && averaged;
+      ->Start(StateKey(context, 0, node_.ref_variable), node_.averaged || t_averaged);
 }
 
 void RunStock(OpKernel* stock, OpKernelContext* context) {

@@ -21,6 +21,23 @@
 
 namespace tfmpi {
 
+// Whether the gradient of an Apply op is already an average.
+bool IsAveraged(const tensorflow::NodeDef& node);
+
+// What every kernel of an Apply op derives from its node.
+struct ApplyNode {
+  // Fails the construction if the stock kernel has no such input as `op` names.
+  ApplyNode(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,
+            const tensorflow::OpKernel& stock);
+
+  int gradient = -1;         // input index
+  std::string ref_variable;  // the variable's graph name, if it is a ref
+  // " (ApplyAdam)", also for the sparse form: distinguishes two optimizers of one variable. A
+  // second and further Apply op of one kind on one variable in a graph has a number.
+  std::string request_suffix;
+  bool averaged;
+};
+
 class ApplyKernel : public tensorflow::AsyncOpKernel {
  public:
   // `op` must be dense.
@@ -40,20 +57,10 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
  private:
   class Step;
 
-  std::unique_ptr<tensorflow::OpKernel> stock_;
-  int gradient_ = -1;         // input index
-  std::string ref_variable_;  // the variable's graph name, if it is a ref
-  std::string request_suffix_;
-  bool averaged_ = false;
+  const std::unique_ptr<tensorflow::OpKernel> stock_;
+  const ApplyNode node_;
   SynchronizedVariables synchronized_;
 };
-
-// What the Apply kernels (this one, the sparse and the compiled one) derive from a node.
-// " (ApplyAdam)", also for the sparse form: distinguishes two optimizers of one variable. A second
-// and further Apply op of one kind on one variable in a graph has a number.
-std::string RequestSuffix(const tensorflow::NodeDef& node);
-// Whether its gradient is already an average.
-bool IsAveraged(const tensorflow::NodeDef& node);
 
 // Runs the stock kernel in `context`, which is its own or has the same inputs.
 void RunStock(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context);

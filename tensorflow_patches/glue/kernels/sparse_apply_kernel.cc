@@ -10,7 +10,6 @@
 #include "tensorflow_patches/core/observability/timeline.h"
 #include "tensorflow_patches/glue/extras/divided_update.h"
 #include "tensorflow_patches/glue/extras/rows_ahead.h"
-#include "tensorflow_patches/glue/kernels/apply_kernel.h"
 #include "tensorflow_patches/glue/kernels/sparse_average.h"
 #include "tensorflow_patches/glue/runtime/extras.h"
 #include "tensorflow_patches/glue/runtime/runtime.h"
@@ -84,14 +83,14 @@ std::unique_ptr<RequestGroup> SparseApplyKernel::Step::NewGroup() const {
 }
 
 void SparseApplyKernel::Step::Start() {
-  const VariableUse use = VariableNames::Get().Use(StateKey(context_, 0, kernel_->ref_variable_),
-                                                   kernel_->request_suffix_);
+  const VariableUse use = VariableNames::Get().Use(
+      StateKey(context_, 0, kernel_->node_.ref_variable), kernel_->node_.request_suffix);
   name_ = use.name;
   first_apply_ = use.first_apply;
-  request_name_ = use.name + kernel_->request_suffix_;
-  if (kernel_->averaged_ || ApplyKernel::ThreadAveraged()) return Submit(absl::OkStatus());
+  request_name_ = use.name + kernel_->node_.request_suffix;
+  if (kernel_->node_.averaged || ApplyKernel::ThreadAveraged()) return Submit(absl::OkStatus());
   average_ = std::make_unique<SparseAverage>(context_, engine_, request_name_);
-  ToHost(context_, {context_->input(kernel_->gradient_), context_->input(kernel_->indices_)},
+  ToHost(context_, {context_->input(kernel_->node_.gradient), context_->input(kernel_->indices_)},
          [this](const absl::Status& status, const TensorList& own) {
            own_ = own;
            Submit(status);
@@ -108,7 +107,7 @@ void SparseApplyKernel::Step::Submit(const absl::Status& copied) {
     if (!status.ok()) return Finish(status);
   }
   if (first_apply_) {
-    initial_broadcast_.AddBroadcasts(context_, name_, kernel_->ref_variable_,
+    initial_broadcast_.AddBroadcasts(context_, name_, kernel_->node_.ref_variable,
                                      engine_->topology().rank, group.get());
   }
   if (average_ == nullptr && initial_broadcast_.empty()) return Update(absl::OkStatus());
@@ -137,7 +136,7 @@ void SparseApplyKernel::Step::OnAveraged(const absl::Status& status) {
 }
 
 const Tensor& SparseApplyKernel::Step::values() const {
-  if (average_ == nullptr) return context_->input(kernel_->gradient_);
+  if (average_ == nullptr) return context_->input(kernel_->node_.gradient);
   return averages_[0];
 }
 
@@ -217,7 +216,7 @@ void SparseApplyKernel::Step::RunOnBlock(Tensor values, Tensor indices) {
     }
   }
   RunOnInputs(kernel_->stock_.get(), context_,
-              {{kernel_->gradient_, &values}, {kernel_->indices_, &indices}});
+              {{kernel_->node_.gradient, &values}, {kernel_->indices_, &indices}});
 }
 
 void SparseApplyKernel::Step::OnDivided(absl::Status status) {
@@ -238,13 +237,9 @@ void SparseApplyKernel::Step::Finish(const absl::Status& status) {
 
 SparseApplyKernel::SparseApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
                                      std::unique_ptr<OpKernel> stock)
-    : AsyncOpKernel(construction), stock_(std::move(stock)) {
+    : AsyncOpKernel(construction), stock_(std::move(stock)), node_(construction, op, *stock_) {
   int end = 0;
-  OP_REQUIRES_OK(construction, stock_->InputRange(op.gradient, &gradient_, &end));
   OP_REQUIRES_OK(construction, stock_->InputRange("indices", &indices_, &end));
-  ref_variable_ = RefVariableName(def());
-  request_suffix_ = RequestSuffix(def());
-  averaged_ = IsAveraged(def());
   alone_ = !tensorflow::HasNodeAttr(def(), "_tf_mpi_one_of_many");
 }
 

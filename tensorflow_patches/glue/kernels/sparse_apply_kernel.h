@@ -9,10 +9,9 @@
 #define TFMPI_GLUE_KERNELS_SPARSE_APPLY_KERNEL_H_
 
 #include <memory>
-#include <string>
 
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow_patches/glue/kernels/apply_ops.h"
+#include "tensorflow_patches/glue/kernels/apply_kernel.h"
 
 namespace tfmpi {
 
@@ -27,12 +26,9 @@ class SparseApplyKernel : public tensorflow::AsyncOpKernel {
  private:
   class Step;
 
-  std::unique_ptr<tensorflow::OpKernel> stock_;
-  int gradient_ = -1;  // input indices
-  int indices_ = -1;
-  std::string ref_variable_;  // the variable's graph name, if it is a ref
-  std::string request_suffix_;
-  bool averaged_ = false;
+  const std::unique_ptr<tensorflow::OpKernel> stock_;
+  const ApplyNode node_;
+  int indices_ = -1;   // input index
   bool alone_ = true;  // no other Apply op of its graph updates the variable
 };
 

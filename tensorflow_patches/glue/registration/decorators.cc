@@ -107,8 +107,7 @@ OpKernel* MakeAverage(OpKernelConstruction* construction, Stock& stock) {
 
 OpKernel* MakeSynchronousUpdate(OpKernelConstruction* construction, Stock& stock) {
   if (!SynchronousUpdate::Serves(*construction)) return nullptr;
-  const std::string gradient(ApplyOpOf(*construction).gradient);
-  return new SynchronousUpdate(construction, gradient, std::move(stock));
+  return new SynchronousUpdate(construction, ApplyOpOf(*construction), std::move(stock));
 }
 
 OpKernel* MakeScatterInPlace(OpKernelConstruction* construction, Stock& stock) {

@@ -9,7 +9,6 @@
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_resource.h"
 #include "tensorflow/core/framework/node_def_util.h"
-#include "tensorflow_patches/glue/kernels/apply_kernel.h"
 #include "tensorflow_patches/glue/variables/variable_names.h"
 #include "tensorflow_patches/glue/xla/averages.h"
 #include "tensorflow_patches/glue/xla/compiled_call.h"
@@ -214,12 +213,8 @@ void CompiledAverageKernel::Compute(OpKernelContext* context) {
 
 CompiledApplyKernel::CompiledApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
                                          std::unique_ptr<OpKernel> stock)
-    : OpKernel(construction), stock_(std::move(stock)) {
+    : OpKernel(construction), stock_(std::move(stock)), node_(construction, op, *stock_) {
   OP_REQUIRES_OK(construction, RegisterCompiledCalls());
-  int end = 0;
-  OP_REQUIRES_OK(construction, stock_->InputRange(op.gradient, &gradient_, &end));
-  request_suffix_ = RequestSuffix(def());
-  averaged_ = IsAveraged(def());
 }
 
 absl::Status CompiledApplyKernel::EmitAverageOfGradient(OpKernelContext* context, Tensor* average) {
@@ -228,27 +223,28 @@ absl::Status CompiledApplyKernel::EmitAverageOfGradient(OpKernelContext* context
   TF_RETURN_IF_ERROR(compilation.GetResourceInput(0, &variable));
   VariableNames& names = VariableNames::Get();
   const std::string name =
-      names.Use(names.CompiledKey(variable->name()), request_suffix_).name + request_suffix_;
+      names.Use(names.CompiledKey(variable->name()), node_.request_suffix).name +
+      node_.request_suffix;
   DataType dtype;
-  TF_RETURN_IF_ERROR(CheckAveraged(name, context->input_dtype(gradient_), &dtype));
+  TF_RETURN_IF_ERROR(CheckAveraged(name, context->input_dtype(node_.gradient), &dtype));
   const XlaOp one = xla::ConstantR0<float>(compilation.builder(), 1);
   const absl::StatusOr<std::vector<XlaOp>> averages =
-      EmitCall(context, {{name}, {compilation.Input(gradient_)}, {}, 0}, one);
+      EmitCall(context, {{name}, {compilation.Input(node_.gradient)}, {}, 0}, one);
   if (!averages.ok()) return averages.status();
   // A tensor of the compiler contains no data, only the expression it represents.
-  const tensorflow::DataType type = context->input_dtype(gradient_);
-  TF_RETURN_IF_ERROR(context->allocate_temp(type, context->input(gradient_).shape(), average));
+  const tensorflow::DataType type = context->input_dtype(node_.gradient);
+  TF_RETURN_IF_ERROR(context->allocate_temp(type, context->input(node_.gradient).shape(), average));
   XlaExpression::AssignExpressionToTensor(XlaExpression::XlaOp((*averages)[0], type), average);
   return absl::OkStatus();
 }
 
 void CompiledApplyKernel::Compute(OpKernelContext* context) {
-  Tensor average = context->input(gradient_);
+  Tensor average = context->input(node_.gradient);
   // A forked child has no engine.
-  if (!averaged_ && GetEngine() != nullptr && !AreAveragesLeftToScript()) {
+  if (!node_.averaged && GetEngine() != nullptr && !AreAveragesLeftToScript()) {
     OP_REQUIRES_OK(context, EmitAverageOfGradient(context, &average));
   }
-  RunOnGradient(stock_.get(), context, gradient_, &average);
+  RunOnGradient(stock_.get(), context, node_.gradient, &average);
 }
 
 }  // namespace tfmpi

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow_patches/glue/kernels/apply_ops.h"
+#include "tensorflow_patches/glue/kernels/apply_kernel.h"
 #include "tensorflow_patches/glue/kernels/average_kernel.h"
 
 namespace tfmpi {
@@ -49,10 +49,8 @@ class CompiledApplyKernel : public tensorflow::OpKernel {
   absl::Status EmitAverageOfGradient(tensorflow::OpKernelContext* context,
                                      tensorflow::Tensor* average);
 
-  std::unique_ptr<tensorflow::OpKernel> stock_;
-  int gradient_ = -1;  // input index
-  std::string request_suffix_;
-  bool averaged_ = false;
+  const std::unique_ptr<tensorflow::OpKernel> stock_;
+  const ApplyNode node_;
 };
 
 }  // namespace tfmpi

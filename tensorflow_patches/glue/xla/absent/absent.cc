@@ -34,9 +34,9 @@ bool CompiledAverageKernel::HasRows(const tensorflow::NodeDef& node) {
   return node.attr().count("_tf_mpi_rows") != 0;
 }
 
-CompiledApplyKernel::CompiledApplyKernel(OpKernelConstruction* construction, const ApplyOp& /*op*/,
+CompiledApplyKernel::CompiledApplyKernel(OpKernelConstruction* construction, const ApplyOp& op,
                                          std::unique_ptr<tensorflow::OpKernel> stock)
-    : OpKernel(construction), stock_(std::move(stock)) {}
+    : OpKernel(construction), stock_(std::move(stock)), node_(construction, op, *stock_) {}
 
 void CompiledApplyKernel::Compute(OpKernelContext* context) { Refuse(context, def()); }
 
