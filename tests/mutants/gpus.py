@@ -110,7 +110,7 @@ GPUS: tuple[Mutation, ...] = (
     ),
     _gpu(
         "direct_gradient", "GPUs reduce a gradient before it is ready", _DIRECT,
-        "const Status status = gpu_->Wait(stream_, last);", "const Status status;",
+        "TFMPI_RETURN_IF_NOT_OK(gpu_->Wait(stream_, last));", "",
     ),
     _gpu(
         "direct_result", "a result of GPUs is used before it is ready", _DIRECT,

@@ -38,4 +38,12 @@ class Status {
 
 }  // namespace tfmpi
 
+// Returns the status, which is evaluated once, unless it is ok.
+#define TFMPI_RETURN_IF_NOT_OK(status)                                       \
+  do {                                                                       \
+    if (const ::tfmpi::Status tfmpi_status = (status); !tfmpi_status.ok()) { \
+      return tfmpi_status;                                                   \
+    }                                                                        \
+  } while (false)
+
 #endif  // TFMPI_CORE_BASE_STATUS_H_

@@ -371,18 +371,15 @@ Status Bench::Run(BenchResult* result) {
   for (int sample = -1; more_ != 0; ++sample) {  // the first one is a warm-up
     for (BenchWay way : ways) {
       double seconds = 0;
-      const Status status = TakeSample(way, &seconds);
-      if (!status.ok()) return status;
+      TFMPI_RETURN_IF_NOT_OK(TakeSample(way, &seconds));
       if (sample >= 0) seconds_.push_back(seconds);
     }
     const int taken = sample + 1;
     more_ = taken < case_.least_samples ||
             (taken < case_.most_samples && SecondsSince(start) < case_.budget);
-    const Status status = Agree();
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(Agree());
   }
-  const Status status = TakeSlowest();
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(TakeSlowest());
   for (size_t i = 0; i < seconds_.size(); ++i) {
     result->seconds[static_cast<int>(ways[i % ways.size()])].push_back(seconds_[i]);
   }

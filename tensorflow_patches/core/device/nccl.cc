@@ -110,8 +110,7 @@ class NcclCollectives : public DeviceCollectives {
   Status Allgather(const void* in, void* out, size_t count, DataType type, GpuStream stream,
                    TimePoint deadline) override {
     if (!GpusReduce(type, ReduceOp::kSum)) return NoSuchType(ReduceOp::kSum, type);
-    const Status usable = Usable();
-    if (!usable.ok()) return usable;
+    TFMPI_RETURN_IF_NOT_OK(Usable());
     const InContext in_context(*options_.driver, options_.context);
     if (in_context.error() != kCudaSuccess) return OfContext(in_context);
     const int started =
@@ -120,8 +119,7 @@ class NcclCollectives : public DeviceCollectives {
   }
 
   Status Poll() override {
-    const Status usable = Usable();
-    if (!usable.ok()) return usable;
+    TFMPI_RETURN_IF_NOT_OK(Usable());
     int state = kNcclSuccess;
     const int result = nccl_.CommGetAsyncError(comm_, &state);
     if (result != kNcclSuccess) return Check("ncclCommGetAsyncError", result);
@@ -137,8 +135,7 @@ class NcclCollectives : public DeviceCollectives {
   }
 
   Status NewBuffer(size_t bytes, void** memory) override {
-    const Status usable = Usable();
-    if (!usable.ok()) return usable;
+    TFMPI_RETURN_IF_NOT_OK(Usable());
     const InContext in_context(*options_.driver, options_.context);
     if (in_context.error() != kCudaSuccess) return OfContext(in_context);
     const int result = nccl_.MemAlloc(memory, bytes);
@@ -175,15 +172,13 @@ class NcclCollectives : public DeviceCollectives {
       return Status(Code::kInvalidArgument,
                     std::string("a ") + Name(op) + " of " + Name(type) + " has no scale");
     }
-    const Status usable = Usable();
-    if (!usable.ok()) return usable;
+    TFMPI_RETURN_IF_NOT_OK(Usable());
     const InContext in_context(*options_.driver, options_.context);
     if (in_context.error() != kCudaSuccess) return OfContext(in_context);
     const size_t elements = count * WireElements(type);
     int reduction = NcclOp(op);
     if (scaled) {
-      const Status status = NewScaledSum(type, scale, &reduction);
-      if (!status.ok()) return status;
+      TFMPI_RETURN_IF_NOT_OK(NewScaledSum(type, scale, &reduction));
     }
     const int started = reducing(in, out, elements, NcclType(type), reduction, comm_, stream);
     const int result = Settle(started, deadline);

@@ -107,8 +107,7 @@ Status Engine::Join() {
   communication_thread_.AssertGivenUp();
   if (!state_.ok()) return state_.failure;
   const TimePoint deadline = Clock::now() + options_.collective_timeout;
-  const Status drained = executor_.fusion()->DrainGpus(deadline);
-  if (!drained.ok()) return drained;
+  TFMPI_RETURN_IF_NOT_OK(executor_.fusion()->DrainGpus(deadline));
   if (options_.at_end && !options_.at_end(transport_.get())) {
     return Status(Code::kUnavailable, "the ranks could not gather what they recorded");
   }

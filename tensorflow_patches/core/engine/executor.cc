@@ -72,8 +72,7 @@ Status Executor::ResolveAll(const Response& response) {
   fusion_entries_.clear();
   entries_.clear();
   for (const ResponseItem& item : response.items) {
-    const Status status = Resolve(item, response.contributors);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(Resolve(item, response.contributors));
   }
   return Status();
 }

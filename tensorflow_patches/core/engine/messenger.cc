@@ -53,8 +53,7 @@ Status Messenger::SendUp(const std::vector<Announcement>& announcements) {
 Status Messenger::SendDown(const ResponseList& response_list, const std::string& bytes) {
   if (relay_ != nullptr && !response_list.errors.empty()) relay_->ForgetPassed();
   for (const int child : links_.children) {
-    const Status status = Send(child, bytes);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(Send(child, bytes));
   }
   if (response_list.responses.empty() || links_.children.empty()) return Status();
   return state_->transport->Flush(Clock::now() + state_->options.collective_timeout);

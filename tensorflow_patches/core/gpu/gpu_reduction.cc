@@ -49,8 +49,7 @@ Status GpuReduction::Allreduce(const std::vector<FusionEntry>& entries, int cont
                                double scale, TimePoint deadline) {
   if (!has_chosen_) {
     const Request* const request = entries[0].request;
-    const Status status = Choose(request != nullptr ? &request->memory : nullptr, deadline);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(Choose(request != nullptr ? &request->memory : nullptr, deadline));
     has_chosen_ = true;
   }
   const bool direct =
@@ -137,9 +136,8 @@ Status GpuReduction::Gather(const DeviceFacts& own, std::vector<DeviceFacts>* al
   record.node = transport_->topology().node_first;
   const auto size = static_cast<size_t>(transport_->topology().size);
   std::vector<Record> records(size);
-  const Status status = transport_->Allgather(&record, records.data(),
-                                              std::vector<size_t>(size, sizeof(Record)), deadline);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(transport_->Allgather(
+      &record, records.data(), std::vector<size_t>(size, sizeof(Record)), deadline));
   for (const Record& one : records) {
     DeviceFacts facts;
     facts.gpu = one.gpu;
@@ -149,7 +147,7 @@ Status GpuReduction::Gather(const DeviceFacts& own, std::vector<DeviceFacts>* al
     facts.node = one.node;
     all->push_back(facts);
   }
-  return status;
+  return Status();
 }
 
 Status GpuReduction::MakeDirect(DeviceWay way, const GpuMemory& own, bool shares,
@@ -185,13 +183,12 @@ Status GpuReduction::MakeDirect(DeviceWay way, const GpuMemory& own, bool shares
 Status GpuReduction::MakeHierarchical(const GpuMemory& own, bool shares, TimePoint deadline,
                                       std::unique_ptr<DeviceCollectives>* made) {
   std::unique_ptr<DeviceCollectives> inside;
-  const Status status = MakeNccl(own, /*in_node=*/true, shares, deadline, &inside);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(MakeNccl(own, /*in_node=*/true, shares, deadline, &inside));
   // There is a rail: this way is chosen only if all nodes have equally many ranks.
   *made =
       std::make_unique<HierarchicalCollectives>(own.gpu, std::move(inside), transport_->topology(),
                                                 transport_->rail(), options_.staged_chunk_bytes);
-  return status;
+  return Status();
 }
 
 Status GpuReduction::MakeNccl(const GpuMemory& own, bool in_node, bool shares, TimePoint deadline,
@@ -207,8 +204,8 @@ Status GpuReduction::MakeNccl(const GpuMemory& own, bool in_node, bool shares, T
   const int first = in_node ? topology.node_first : 0;
   Status failed;
   if (topology.rank == first) failed = NewNcclId(nccl_, &options.id);
-  const Status told = TellFromFirst(transport_, first, &options.id, sizeof(options.id), deadline);
-  if (!told.ok()) return told;
+  TFMPI_RETURN_IF_NOT_OK(
+      TellFromFirst(transport_, first, &options.id, sizeof(options.id), deadline));
   if (failed.ok()) failed = ContextOf(own.stream, &options.driver, &options.context);
   failed = AllRanksOk(transport_, failed, deadline);  // or the others would wait for it
   return failed.ok() ? MakeNcclCollectives(nccl_, options, made) : failed;

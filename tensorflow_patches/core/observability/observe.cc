@@ -32,8 +32,7 @@ int64_t SteadyNanoseconds() {
 Status AwaitMessage(Transport* transport, TimePoint deadline, std::string* bytes) {
   std::vector<ControlMessage> inbox;
   while (true) {
-    const Status status = transport->Receive(&inbox);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(transport->Receive(&inbox));
     if (!inbox.empty()) break;
     if (Clock::now() >= deadline) {
       return Status(Code::kDeadlineExceeded, "a rank did not answer when the clocks were compared");
@@ -118,12 +117,10 @@ Status MeasureClockOffset(Transport* transport, const std::function<int64_t()>& 
   std::vector<int64_t> offsets(topology.size, 0);
   if (topology.rank == 0) {
     for (int peer = 1; peer < topology.size; ++peer) {
-      const Status status = Ping(transport, peer, now, deadline, &offsets[peer]);
-      if (!status.ok()) return status;
+      TFMPI_RETURN_IF_NOT_OK(Ping(transport, peer, now, deadline, &offsets[peer]));
     }
   } else {
-    const Status status = Answer(transport, now, deadline);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(Answer(transport, now, deadline));
   }
   // This also keeps the engines' first messages apart from what rank 0 receives here.
   const Status status =
@@ -136,17 +133,16 @@ Status StartObserving(Transport* transport, Observation* observation) {
   Wishes wishes = {};
   wishes.stats = observation->stats;
   observation->timeline.copy(wishes.timeline, kPathBytes - 1);
-  Status status = transport->Broadcast(&wishes, sizeof wishes, 0, Clock::now() + kPatience);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(transport->Broadcast(&wishes, sizeof wishes, 0, Clock::now() + kPatience));
   observation->stats = wishes.stats;
   observation->timeline = wishes.timeline;
   const bool timeline = !observation->timeline.empty();
   if (timeline && transport->topology().nodes > 1) {
-    status = MeasureClockOffset(transport, SteadyNanoseconds, &observation->clock_offset);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(
+        MeasureClockOffset(transport, SteadyNanoseconds, &observation->clock_offset));
   }
   StartRecording((timeline ? kRecordEvents : 0) | (observation->stats ? kRecordTotals : 0));
-  return status;
+  return Status();
 }
 
 Status Gather(Transport* transport, const Observation& observation, const RankStats& own,
@@ -155,9 +151,8 @@ Status Gather(Transport* transport, const Observation& observation, const RankSt
   const Topology& topology = transport->topology();
   if (observation.stats) {
     std::vector<RankStats> ranks(topology.size);
-    const Status status = transport->Allgather(
-        &own, ranks.data(), std::vector<size_t>(topology.size, sizeof own), deadline);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(transport->Allgather(
+        &own, ranks.data(), std::vector<size_t>(topology.size, sizeof own), deadline));
     if (topology.rank == 0) *all = std::move(ranks);
   }
   return observation.timeline.empty() ? Status() : GatherTimeline(transport, observation, deadline);

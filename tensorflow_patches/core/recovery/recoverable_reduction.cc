@@ -118,8 +118,7 @@ Status RecoverableReduction::Allreduce(const std::vector<FusionEntry>& entries, 
   }
   if (bytes == 0) return Status();
   std::vector<double> factors;
-  const Status weighed = Factors(entries, contributors, deadline, &factors);
-  if (!weighed.ok()) return weighed;
+  TFMPI_RETURN_IF_NOT_OK(Factors(entries, contributors, deadline, &factors));
   *result = history_.Take(bytes);
   char* const buffer = result->memory.get();
   Fusion::PackAll(entries, buffer, bytes, factors.data());
@@ -139,8 +138,7 @@ Status RecoverableReduction::Gather(const FusionEntry& entry, const Response& re
   const int rank = transport_->topology().rank;
   RowAccess* const access = entry.request != nullptr ? entry.request->rows : nullptr;
   std::vector<double> factors;
-  const Status weighed = Factors({entry}, response.contributors, deadline, &factors);
-  if (!weighed.ok()) return weighed;
+  TFMPI_RETURN_IF_NOT_OK(Factors({entry}, response.contributors, deadline, &factors));
   *result = history_.Take(std::accumulate(bytes.begin(), bytes.end(), size_t{0}));
   char* const all = result->memory.get();
   const void* own = entry.request != nullptr ? entry.request->input : nullptr;

@@ -192,8 +192,7 @@ Status Fusion::Allgather(const FusionEntry& entry, const std::vector<int64_t>& r
   }
   if (total != 0) {
     const Span span(Stage::kReduce, "allgather", total);
-    const Status status = transport_->Allgather(in, out, bytes, deadline);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(transport_->Allgather(in, out, bytes, deadline));
   }
   if (no_memory && total != 0) {
     return Status(Code::kInternal,

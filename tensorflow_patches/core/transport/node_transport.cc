@@ -217,14 +217,12 @@ class NodeTransport : public Transport {
   Status AllreduceStage(const char* in, char* out, const Reduction& reduction, TimePoint deadline) {
     Reduction inside = reduction;
     inside.scale = 1;
-    Status status = node_.ReduceScatter(in, out, inside, deadline);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(node_.ReduceScatter(in, out, inside, deadline));
     const size_t start = node_.ShareStart(reduction.count, memory_.rank());
     Reduction between = reduction;
     between.count = node_.ShareStart(reduction.count, memory_.rank() + 1) - start;
     char* const share = out + start * SizeOf(reduction.type);
-    status = rail_->Allreduce(share, share, between, deadline);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(rail_->Allreduce(share, share, between, deadline));
     return node_.AllgatherShares(out, reduction.count, reduction.type, deadline);
   }
 

@@ -93,8 +93,7 @@ class Caller {
     }
     // Also to ranks whose settings have not arrived.
     for (int rank = 1; rank < size_; ++rank) {
-      const Status sent = transport_.Send(rank, kVerdict + status.message());
-      if (!sent.ok()) return sent;
+      TFMPI_RETURN_IF_NOT_OK(transport_.Send(rank, kVerdict + status.message()));
     }
     if (!status.ok()) AwaitFarewells();
     options_.Waits("");
@@ -102,14 +101,12 @@ class Caller {
   }
 
   Status Elsewhere() {
-    const Status sent = transport_.Send(0, kHello + options_.settings);
-    if (!sent.ok()) return sent;
+    TFMPI_RETURN_IF_NOT_OK(transport_.Send(0, kHello + options_.settings));
     options_.Waits("rank 0 to compare the settings of all ranks");
     const TimePoint deadline = Clock::now() + options_.timeout + options_.grace;
     std::vector<ControlMessage> inbox;
     while (inbox.empty()) {
-      const Status status = transport_.Receive(&inbox);
-      if (!status.ok()) return status;
+      TFMPI_RETURN_IF_NOT_OK(transport_.Receive(&inbox));
       if (inbox.empty() && Clock::now() >= deadline) {
         return Status(Code::kDeadlineExceeded,
                       "rank 0 has not compared the settings of all ranks: its process hangs, or "
@@ -144,8 +141,7 @@ class Caller {
       }
       if (missing.empty()) return Status();
       std::vector<ControlMessage> inbox;
-      const Status status = transport_.Receive(&inbox);
-      if (!status.ok()) return status;
+      TFMPI_RETURN_IF_NOT_OK(transport_.Receive(&inbox));
       for (const ControlMessage& message : inbox) {
         if (!StartsWith(message.bytes, kHello)) {
           return Status(

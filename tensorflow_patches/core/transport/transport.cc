@@ -17,13 +17,12 @@ Status Transport::SparseAllgather(const std::vector<int64_t>& rows, size_t row_b
   const int rank = topology().rank;
   char* const own = all.data() + std::accumulate(bytes.begin(), bytes.begin() + rank, size_t{0});
   if (rows[rank] != 0) access->Put(0, rows[rank], own);
-  const Status status = Allgather(own, all.data(), bytes, deadline);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(Allgather(own, all.data(), bytes, deadline));
   const char* from = all.data();
   for (int r = 0; r < topology().size; from += bytes[r], ++r) {
     if (r != rank && rows[r] != 0) access->Take(r, 0, rows[r], from);
   }
-  return status;
+  return Status();
 }
 
 namespace {
@@ -59,19 +58,17 @@ Status AllgatherStrings(Transport* transport, const std::string& own, TimePoint 
   const auto size = static_cast<size_t>(transport->topology().size);
   const uint64_t length = own.size();
   std::string lengths, joined;
-  Status status = AllgatherInto(transport, &length, std::vector<size_t>(size, sizeof length),
-                                deadline, &lengths);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(AllgatherInto(transport, &length, std::vector<size_t>(size, sizeof length),
+                                       deadline, &lengths));
   std::vector<size_t> sizes(size);
   std::memcpy(sizes.data(), lengths.data(), lengths.size());
-  status = AllgatherInto(transport, own.data(), sizes, deadline, &joined);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(AllgatherInto(transport, own.data(), sizes, deadline, &joined));
   size_t at = 0;
   for (const size_t bytes : sizes) {
     all->push_back(joined.substr(at, bytes));
     at += bytes;
   }
-  return status;
+  return Status();
 }
 
 }  // namespace tfmpi

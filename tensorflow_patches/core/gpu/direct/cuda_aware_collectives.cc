@@ -156,8 +156,7 @@ Status CudaAwareCollectives::ReduceAll(const char* in, char* out, size_t bytes, 
     }
     for (Slot& slot : slots_) {
       if (slot.stage == Stage::kFree) continue;
-      const Status status = Advance(&slot, terms, &moved);
-      if (!status.ok()) return status;
+      TFMPI_RETURN_IF_NOT_OK(Advance(&slot, terms, &moved));
       if (slot.stage == Stage::kFree) ++ended;
     }
     if (moved) {

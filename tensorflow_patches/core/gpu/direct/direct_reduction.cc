@@ -131,8 +131,7 @@ Status DirectReduction::WaitForSubmitters(const std::vector<FusionEntry>& entrie
   for (const FusionEntry& entry : entries) {
     if (entry.request->memory.ready == last) continue;
     last = entry.request->memory.ready;
-    const Status status = gpu_->Wait(stream_, last);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(gpu_->Wait(stream_, last));
   }
   return Status();
 }
@@ -145,8 +144,7 @@ Status DirectReduction::ReadWeights(const std::vector<FusionEntry>& entries,
     const void* const there = entry.request->memory.scale;
     if (there == nullptr || there == last) continue;
     last = there;
-    const Status status = gpu_->Copy(weights_ + copies++, there, sizeof(float), stream_);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(gpu_->Copy(weights_ + copies++, there, sizeof(float), stream_));
   }
   if (copies != 0) {
     Status status = gpu_->Record(read_, stream_);
@@ -187,8 +185,7 @@ Status DirectReduction::ReduceOne(const FusionEntry& entry, const Run& run, Time
   const size_t bytes = count * SizeOf(entry.signature.dtype);
   const void* in = request.input;
   if (run.nothing) {
-    const Status status = Clear(static_cast<char*>(request.output), bytes);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(Clear(static_cast<char*>(request.output), bytes));
     in = request.output;
   }
   return BetweenGpus(in, request.output, count, entry.signature.dtype, run, deadline);
@@ -254,8 +251,7 @@ Status DirectReduction::Buffer(size_t bytes, char** buffer) {
     size_t room = size_t{1} << 20;
     while (room < bytes) room *= 2;
     void* memory = nullptr;
-    const Status status = collectives_->NewBuffer(room, &memory);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(collectives_->NewBuffer(room, &memory));
     // A smaller one may still be in use. All smaller ones together are no larger than this one.
     buffers_.emplace_back(static_cast<char*>(memory), room);
   }
@@ -279,12 +275,11 @@ Status DirectReduction::Release(const std::vector<FusionEntry>& entries, TimePoi
 }
 
 Status DirectReduction::NewEvent(GpuEvent* event) {
-  const Status status = Check(TimePoint());
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(Check(TimePoint()));
   if (events_.empty()) return gpu_->NewEvent(event);
   *event = events_.back();
   events_.pop_back();
-  return status;
+  return Status();
 }
 
 Status DirectReduction::Check(TimePoint now) {

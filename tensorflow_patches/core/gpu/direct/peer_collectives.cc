@@ -57,9 +57,8 @@ Status PeerCollectives::Share(TimePoint deadline) {
   own_ = static_cast<char*>(memory);
   offer.well = status.ok() ? 1 : 0;
   std::vector<Offer> offers(size());
-  const Status told = transport_->Allgather(&offer, offers.data(),
-                                            std::vector<size_t>(size(), sizeof(Offer)), deadline);
-  if (!told.ok()) return told;
+  TFMPI_RETURN_IF_NOT_OK(transport_->Allgather(
+      &offer, offers.data(), std::vector<size_t>(size(), sizeof(Offer)), deadline));
   if (!status.ok()) return status;
   std::vector<GpuHandle> handles;
   for (size_t r = 0; r < size(); ++r) {
@@ -77,8 +76,7 @@ Status PeerCollectives::Open(const std::vector<GpuHandle>& handles) {
   slots_[rank()] = own_;
   for (size_t r = 0; r < size(); ++r) {
     void* memory = nullptr;
-    const Status status = r == rank() ? Status() : gpu_->OpenMemory(handles[r], &memory);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(r == rank() ? Status() : gpu_->OpenMemory(handles[r], &memory));
     if (r != rank()) slots_[r] = static_cast<char*>(memory);
   }
   return Status();

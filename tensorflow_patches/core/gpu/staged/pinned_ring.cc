@@ -37,8 +37,7 @@ PinnedRing::~PinnedRing() {
 
 Status PinnedRing::Prepare(Gpu* gpu) {
   if (gpu != nullptr && LaneOf(gpu) == nullptr) {
-    const Status status = NewLane(gpu);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(NewLane(gpu));
   }
   // Host memory is sufficient until there is a GPU.
   if (memory_ != nullptr && (gpu == nullptr || pinned_by_ != nullptr)) return Status();

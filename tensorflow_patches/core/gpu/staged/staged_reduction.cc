@@ -164,8 +164,7 @@ Status StagedReduction::Fetch(const Work& work, size_t number) {
 Status StagedReduction::Arrived(const Slot& slot, const Work& work) {
   const Span span(Stage::kPack, "from the GPU");
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
-    const Status status = Await(lane->gpu, lane->fetched[slot.number], work);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(Await(lane->gpu, lane->fetched[slot.number], work));
   }
   return Status();
 }
@@ -206,8 +205,7 @@ Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Wor
   // The others may reuse slots that this rank's copies have read; see PinnedRing.
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
     if (ring_.shared() == nullptr) break;
-    const Status status = Await(lane->gpu, lane->landed[slot.before], work);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(Await(lane->gpu, lane->landed[slot.before], work));
   }
   if (work.broadcasts()) return BroadcastChunk(slot, chunk, work);
   {
@@ -223,8 +221,7 @@ Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Wor
       std::memset(wire + bytes, 0, stretch.padding);
     }
   }
-  const Status status = Reduce(slot, chunk, work);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(Reduce(slot, chunk, work));
   const Span span(Stage::kUnpack, "", chunk.bytes);
   for (const Stretch& stretch : chunk.stretches) {
     if (stretch.output == nullptr || IsWireForm(stretch.type)) continue;
@@ -237,7 +234,7 @@ Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Wor
                  return Status();
                });
   }
-  return status;
+  return Status();
 }
 
 // Into each rank's own slot. Like a reduction, it proves that all ranks are here, so slots are
@@ -274,8 +271,7 @@ Status StagedReduction::ForEachRun(const Slot& slot, const Chunk& chunk, const W
     const size_t from = std::max(begin, shared->ShareStart(count, r) * element);
     const size_t to = std::min(begin + bytes, shared->ShareStart(count, r + 1) * element);
     if (from >= to) continue;
-    const Status status = take(shared->of(r) + slot.offset + from, from - begin, to - from);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(take(shared->of(r) + slot.offset + from, from - begin, to - from));
   }
   return Status();
 }

@@ -175,16 +175,14 @@ Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
                      TfMpiTransportInfo* info, std::unique_ptr<Transport>* transport) {
   char error[TFMPI_ERROR_BYTES] = {};
   options.roll_call.Waits("all ranks to find out which of them share a node");
-  Status status = ToStatus(plugin->split(options.ranks_per_node, info, error), error);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(ToStatus(plugin->split(options.ranks_per_node, info, error), error));
   std::vector<int> node_ranks(info->local_size);
   void* memory = nullptr;
   options.roll_call.Waits("the ranks of this node to share memory");
-  status = ToStatus(plugin->map_node(NodeMemory::BytesFor(info->local_size),
-                                     NodeMemory::BytesToClear(info->local_size), &memory,
-                                     node_ranks.data(), error),
-                    error);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(ToStatus(plugin->map_node(NodeMemory::BytesFor(info->local_size),
+                                                   NodeMemory::BytesToClear(info->local_size),
+                                                   &memory, node_ranks.data(), error),
+                                  error));
   options.roll_call.Waits("");
   std::unique_ptr<Membership> membership;
   if (options.shrink_on_fault) membership = std::make_unique<PluginMembership>(plugin, options);
@@ -200,16 +198,15 @@ Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
     options.roll_call.Waits("all ranks to send their node");
     leaders.resize(info->size);
     const std::vector<size_t> bytes(info->size, sizeof leaders[0]);
-    status = all->Allgather(node_ranks.data(), leaders.data(), bytes,
-                            Clock::now() + options.roll_call.timeout);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(all->Allgather(node_ranks.data(), leaders.data(), bytes,
+                                          Clock::now() + options.roll_call.timeout));
     options.roll_call.Waits("");
   }
   *transport =
       MakeNodeTransport(std::move(all), std::move(rail),
                         NodeMemory(memory, info->local_rank, info->local_size, info->cores),
                         node_ranks, leaders, options.node);
-  return status;
+  return Status();
 }
 
 // Repeats until all survivors have a transport: some of them may die meanwhile, too.
@@ -246,15 +243,14 @@ Status StartPluginTransport(const TfMpiTransport* plugin, const PluginOptions& o
   TfMpiTransportInfo info = {};
   char error[TFMPI_ERROR_BYTES] = {};
   options.roll_call.Waits("all ranks to arrive in MPI_Init");
-  Status status = ToStatus(plugin->init(options.shrink_on_fault ? 1 : 0, &info, error), error);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(
+      ToStatus(plugin->init(options.shrink_on_fault ? 1 : 0, &info, error), error));
   if (info.size > 1) {
     PluginTransport messages(plugin, info, kTfMpiAll);
-    status = RollCall(&messages, options.roll_call);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(RollCall(&messages, options.roll_call));
   }
   if (options.shrink_on_fault) {
-    status = ToStatus(plugin->can_shrink(error), error);
+    const Status status = ToStatus(plugin->can_shrink(error), error);
     if (!status.ok()) {
       return Status(Code::kFailedPrecondition,
                     "TF_MPI_FAULT=shrink is not possible: " + status.message() +
