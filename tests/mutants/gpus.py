@@ -212,7 +212,7 @@ GPUS += (
     _nodes(
         "rounded", "data that leaves a node is not rounded",
         "wire == DataType::kFloat32) return between;", "wire != DataType::kBool) return between;",
-        "core/transport/rail.cc",
+        "core/transport/node_transport.cc",
     ),
     _nodes(
         "first", "rank 0 decides for all nodes",

@@ -134,6 +134,7 @@ class Bench : public std::enable_shared_from_this<Bench> {
   Timed RunDirectly(BenchWay way);
   Status Call(BenchWay way, Transport* transport, int round, int tensor);
   Request MakeRequest(int round, int tensor);
+  Request InPlace(const char* what, const Signature& signature, void* data) const;
   Request MakeNothing();
   Timed RunRound(std::vector<Request> requests, const std::string& what);
   Timed TooLong(const std::string& what) const;
@@ -274,13 +275,18 @@ Request Bench::MakeRequest(int round, int tensor) {
   return request;
 }
 
-// A request with a single number.
-Request Bench::MakeNothing() {
+// A request of one tensor, which is input and output; `what` follows the label.
+Request Bench::InPlace(const char* what, const Signature& signature, void* data) const {
   Request request;
-  request.name = label_ + " together";
-  request.signature = {OpKind::kAllreduce, ReduceOp::kSum, DataType::kFloat32, 0, {1}};
-  request.input = request.output = &nothing_;
+  request.name = label_ + what;
+  request.signature = signature;
+  request.input = request.output = data;
   return request;
+}
+
+Request Bench::MakeNothing() {
+  return InPlace(" together", {OpKind::kAllreduce, ReduceOp::kSum, DataType::kFloat32, 0, {1}},
+                 &nothing_);
 }
 
 Timed Bench::TooLong(const std::string& what) const {
@@ -335,26 +341,15 @@ Status Bench::TakeSample(BenchWay way, double* seconds) {
 
 // Broadcasts rank 0's `more_`.
 Status Bench::Agree() {
-  Request request;
-  request.name = label_ + " once more";
-  request.signature = {OpKind::kBroadcast, ReduceOp::kSum, DataType::kUint8, 0, {1}};
-  request.input = request.output = &more_;
-  const std::string what = request.name;
-  return RunRound({std::move(request)}, what).status;
+  const Signature byte = {OpKind::kBroadcast, ReduceOp::kSum, DataType::kUint8, 0, {1}};
+  return RunRound({InPlace(" once more", byte, &more_)}, label_ + " once more").status;
 }
 
 // Replaces each of `seconds_` by the maximum over the ranks.
 Status Bench::TakeSlowest() {
-  Request request;
-  request.name = label_ + " slowest";
-  request.signature = {OpKind::kAllreduce,
-                       ReduceOp::kMax,
-                       DataType::kFloat64,
-                       0,
-                       {static_cast<int64_t>(seconds_.size())}};
-  request.input = request.output = seconds_.data();
-  const std::string what = request.name;
-  return RunRound({std::move(request)}, what).status;
+  const auto samples = static_cast<int64_t>(seconds_.size());
+  const Signature all = {OpKind::kAllreduce, ReduceOp::kMax, DataType::kFloat64, 0, {samples}};
+  return RunRound({InPlace(" slowest", all, seconds_.data())}, label_ + " slowest").status;
 }
 
 // Half and bfloat16 are sent as float32; only the engine accepts them directly.

@@ -5,6 +5,7 @@
 
 #include "tensorflow_patches/core/cpu/reduce.h"
 #include "tensorflow_patches/core/cpu/stream_copy.h"
+#include "tensorflow_patches/glue/extras/rows_ahead.h"
 #include "tensorflow_patches/glue/kernels/sparse_average.h"
 #include "tensorflow_patches/glue/runtime/extras.h"
 #include "tensorflow_patches/glue/variables/initial_broadcast.h"
@@ -54,13 +55,9 @@ bool DividedUpdate::Divide(OpKernelContext* context, const Tensor& indices) {
   if (!ReadStates(context, &states)) return false;
   for (const State& state : states) row_bytes_ += state.row_bytes;
   if (indices.NumElements() * static_cast<int64_t>(row_bytes_) < kMinBytes) return false;
-  indices_ = WideIndices(indices);
   // An index that is out of range is left to every rank's stock kernel, which reports it.
-  const int64_t table_rows = states.front().value.dim_size(0);
-  if (std::any_of(indices_.begin(), indices_.end(),
-                  [&](int64_t index) { return index < 0 || index >= table_rows; })) {
-    return false;
-  }
+  if (!AreRows(indices, states.front().value.dim_size(0))) return false;
+  indices_ = WideIndices(indices);
   fingerprint_ = Fingerprint(indices_.data(), indices_.size() * sizeof(int64_t));
   places_.resize(static_cast<size_t>(topology_.size));
   for (size_t i = 0; i < indices_.size(); ++i) {

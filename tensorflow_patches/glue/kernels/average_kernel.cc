@@ -180,12 +180,6 @@ AverageKernel::AverageKernel(OpKernelConstruction* construction) : AsyncOpKernel
   OP_REQUIRES_OK(construction, AverageSpec::Read(def(), &spec_));
 }
 
-std::vector<std::string> AverageKernel::Names(const std::string& suffix) const {
-  std::vector<std::string> names = spec_.names;
-  for (std::string& name : names) name += suffix;
-  return names;
-}
-
 std::shared_ptr<const AveragePlan> AverageKernel::PlanFor(OpKernelContext* context) {
   const std::string suffix = SessionSuffix(context);
   std::lock_guard<std::mutex> lock(mutex_);
@@ -200,7 +194,9 @@ std::shared_ptr<const AveragePlan> AverageKernel::PlanFor(OpKernelContext* conte
     shapes.push_back(ToShape(context->input(static_cast<int>(i)).shape()));
   }
   suffix_ = suffix;
-  plan_ = std::make_shared<const AveragePlan>(Names(suffix), spec_.dtypes, std::move(shapes),
+  std::vector<std::string> names = spec_.names;
+  for (std::string& name : names) name += suffix;
+  plan_ = std::make_shared<const AveragePlan>(names, spec_.dtypes, std::move(shapes),
                                               GetEngine()->fusion_threshold());
   return plan_;
 }

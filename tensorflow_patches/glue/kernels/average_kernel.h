@@ -61,9 +61,8 @@ class AverageKernel : public tensorflow::AsyncOpKernel {
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override;
 
  private:
-  // The names in `spec_`, with the suffix of the session that runs the step.
-  std::vector<std::string> Names(const std::string& suffix) const;
-  // The plan for the shapes of this step's inputs.
+  // The plan for the shapes of this step's inputs. Its names are those in `spec_`, with the suffix
+  // of the session that runs the step.
   std::shared_ptr<const AveragePlan> PlanFor(tensorflow::OpKernelContext* context);
   // Allocates the outputs and sets where requests read and write: `buffers` by tensor, `outputs` by
   // entry.

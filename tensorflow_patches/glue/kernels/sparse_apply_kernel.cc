@@ -49,7 +49,6 @@ class SparseApplyKernel::Step {
   void Submit(const absl::Status& copied);
   int64_t TableRows() const;
   void OnExchanged(const absl::Status& status);
-  std::unique_ptr<RequestGroup> NewGroup() const;
   const Tensor& values() const;
   const Tensor& indices() const;
   // On a GPU this copies the rows back: they pass through the host, which reads their indices.
@@ -78,10 +77,6 @@ class SparseApplyKernel::Step {
   DividedUpdate divided_;
 };
 
-std::unique_ptr<RequestGroup> SparseApplyKernel::Step::NewGroup() const {
-  return RequestGroup::OfKernel(engine_, context_);
-}
-
 void SparseApplyKernel::Step::Start() {
   const VariableUse use = VariableNames::Get().Use(
       StateKey(context_, 0, kernel_->node_.ref_variable), kernel_->node_.request_suffix);
@@ -99,7 +94,7 @@ void SparseApplyKernel::Step::Start() {
 
 void SparseApplyKernel::Step::Submit(const absl::Status& copied) {
   if (!copied.ok()) return Finish(copied);
-  std::unique_ptr<RequestGroup> group = NewGroup();
+  auto group = RequestGroup::OfKernel(engine_, context_);
   if (average_ != nullptr) {
     const absl::Status status =
         average_->AddTo(group.get(), own_[0], own_[1], TableRows(), /*weight=*/1,
@@ -155,7 +150,7 @@ void SparseApplyKernel::Step::Update(const absl::Status& status) {
     return divided ? RunOnRows(divided_.PlacesOf(engine_->topology().rank)) : RunOnAllRows();
   }();
   if (!divided || !updated.ok()) return Finish(updated);
-  std::unique_ptr<RequestGroup> group = NewGroup();
+  auto group = RequestGroup::OfKernel(engine_, context_);
   divided_.AddTo(group.get(), context_, request_name_ + " rows");
   RequestGroup::Submit(std::move(group), "'" + name_ + "' was updated",
                        [this](const absl::Status& ended) { OnDivided(ended); });

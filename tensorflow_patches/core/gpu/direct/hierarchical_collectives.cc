@@ -51,15 +51,11 @@ void HierarchicalCollectives::Abort() {
 Status HierarchicalCollectives::Allreduce(const void* in, void* out, size_t count, DataType type,
                                           ReduceOp op, double scale, GpuStream stream,
                                           TimePoint deadline) {
-  if (failure_.ok()) failure_ = Prepare();
+  if (failure_.ok() && reduced_ == nullptr) failure_ = gpu_->NewEvent(&reduced_);
   if (failure_.ok() && count != 0) {
     failure_ = Reduce(in, Shares(out, count, type, rank_, size_), op, scale, stream, deadline);
   }
   return failure_;
-}
-
-Status HierarchicalCollectives::Prepare() {
-  return reduced_ != nullptr ? Status() : gpu_->NewEvent(&reduced_);
 }
 
 Status HierarchicalCollectives::Reduce(const void* in, const Shares& shares, ReduceOp op,

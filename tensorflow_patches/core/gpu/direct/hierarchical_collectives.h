@@ -52,7 +52,6 @@ class HierarchicalCollectives : public DeviceCollectives {
  private:
   struct Shares;
 
-  Status Prepare();
   Status Reduce(const void* in, const Shares& shares, ReduceOp op, double scale, GpuStream stream,
                 TimePoint deadline);
   // Waits until the GPUs of this node have done their part of the reduction.

@@ -60,11 +60,11 @@ class Copies {
 struct StagedReduction::Work {
   const std::vector<FusionEntry>& entries;
   std::vector<Chunk> chunks;
-  double scale = 1;
+  double scale;
   TimePoint deadline;
-  std::vector<Slot> slots;     // by chunk
-  std::vector<double> scales;  // by entry
-  Status refused;              // an invalid scale
+  std::vector<double> scales = std::vector<double>(entries.size(), 1);  // by entry
+  std::vector<Slot> slots = {};                                         // by chunk
+  Status refused = Status();                                            // an invalid scale
 
   bool broadcasts() const { return entries[0].signature.kind == OpKind::kBroadcast; }
   // A rank that has no part in this still waits for its own copies of earlier results.
@@ -76,20 +76,15 @@ struct StagedReduction::Work {
 
 Status StagedReduction::Allreduce(const std::vector<FusionEntry>& entries, double scale,
                                   TimePoint deadline) {
-  Work work{entries, CutIntoChunks(entries, chunk_bytes_, PinnedRing::kMaxStretches),
-            scale,   deadline,
-            {},      std::vector<double>(entries.size(), 1),
-            Status()};
+  Work work{entries, CutIntoChunks(entries, chunk_bytes_, PinnedRing::kMaxStretches), scale,
+            deadline};
   const Status status = Run(&work);
   return status.ok() ? work.refused : status;
 }
 
 Status StagedReduction::Broadcast(const FusionEntry& entry, TimePoint deadline) {
   const std::vector<FusionEntry> entries = {entry};
-  Work work{entries, CutIntoChunks(entries, chunk_bytes_, PinnedRing::kMaxStretches),
-            1,       deadline,
-            {},      {1},
-            Status()};
+  Work work{entries, CutIntoChunks(entries, chunk_bytes_, PinnedRing::kMaxStretches), 1, deadline};
   const bool root = transport_->topology().rank == entry.signature.root;
   for (Chunk& chunk : work.chunks) {
     Stretch& stretch = chunk.stretches.front();
