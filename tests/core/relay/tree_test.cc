@@ -91,7 +91,8 @@ TEST_F(TreeTest, Rank0HearsItsChildrenOnce) {
     uint64_t straight, tree;
   };
   // To and from each other rank; in the tree, to and from 7 others of its node, and 7 or 8 nodes.
-  const std::vector<Form> forms = {{2, 1, 2, 2}, {2, 4, 14, 8}, {8, 8, 126, 28}, {64, 1, 126, 16}};
+  std::vector<Form> forms = {{2, 1, 2, 2}, {2, 4, 14, 8}, {8, 8, 126, 28}, {64, 1, 126, 16}};
+  if (TFMPI_SANITIZED) forms.pop_back();  // 64 threads take 5 s there
   for (const Form& form : forms) {
     EXPECT_EQ(TrainOn(form.nodes, form.per_node, false).messages, form.straight);
     const Counts counts = TrainOn(form.nodes, form.per_node, true);
