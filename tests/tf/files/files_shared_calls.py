@@ -63,6 +63,26 @@ tf.mpi.barrier()
 for epoch in range(50):
     call("replace", functools.partial(replaces, epoch))
 
+# The last rank comes late, when the first has done all of this.
+tf.mpi.barrier()
+time.sleep(RANK)
+late: list[str] = []
+(FOLDER / "log").write_text("old")
+call("rotate", lambda: os.rename(FOLDER / "log", FOLDER / "log.1"))
+(FOLDER / "log").write_text("new")
+for number in range(3):
+    (FOLDER / "version").write_text(f"version {number} " + "x" * (3 - number))
+    replaces(50 + number)
+    call("rmtree of a new one", functools.partial(shutil.rmtree, FOLDER / "fresh", number == 0))
+    call("makedirs of a new one", lambda: os.makedirs(FOLDER / "fresh" / "a"))
+    (FOLDER / "fresh" / "a" / f"{number}").write_text("")
+    (FOLDER / "temporary").write_text("own")
+    late.append((FOLDER / "temporary").read_text())
+    call("remove of a temporary one", (FOLDER / "temporary").unlink)
+if RANK == 0:
+    (FOLDER / "fresh" / "of rank 0").touch()
+tf.mpi.barrier()
+
 # These fail on one process, too.
 call("mkdir again", (FOLDER / "run" / "models").mkdir)
 call("mkdir of an old one", (FOLDER / "there").mkdir)
@@ -78,6 +98,11 @@ left = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*"))
 for function in (os.remove, os.replace, shutil.rmtree, open):
     assert pickle.loads(pickle.dumps(function)) is function  # noqa: S301
 state = (FOLDER / "state").read_text()
+late_files = {
+    "late": late,
+    "logs": [(FOLDER / name).read_text() for name in ("log", "log.1")],
+    "version": (FOLDER / "version").read_text(),
+}
 result(
     {
         "left": left,
@@ -85,5 +110,6 @@ result(
         "state": state,
         "moved": [os.path.relpath(path, FOLDER) for path in moved],
         "own_is_new": own_is_new,
+        **late_files,
     }
 )

@@ -52,7 +52,7 @@ def test_a_cache_file_is_complete_or_absent(named):
         assert printed["from the file"]
         assert printed["decoded"] == [1, 0]
         assert printed["half"] == [0, 1, 2]  # not what rank 0 has written so far
-    assert "into its own file, of which rank 0's is kept: every rank does all" in run.stderr[0]
+    assert "into its own file, of which rank 0's is kept, so every rank does all" in run.stderr[0]
     assert not list((root / "ranks").glob("cut*"))
 
 

@@ -42,15 +42,26 @@ def test_the_paths_are_those_of_one_process(ran):
         assert printed == alone | {"failed": printed["failed"]}
 
 
+def test_a_rank_that_is_late_undoes_nothing(ran):
+    run, alone = ran
+    assert alone["logs"] == ["new", "old"] and alone["version"] == "version 2 x"
+    assert alone["late"] == ["own"] * 3 and "fresh/of rank 0" in alone["left"]
+    for printed in run.results:
+        assert [printed[name] for name in ("logs", "version", "late")] == [
+            alone[name] for name in ("logs", "version", "late")
+        ]
+
+
 @pytest.mark.parametrize(
-    ("args", "kwargs", "key"),
+    ("args", "kwargs", "paths"),
     [
-        (("/a/b",), {"mode": 0o700}, "mkdir /a/b"),
-        ((b"/a/../c", 0o700), {}, "mkdir /c"),
-        ((), {"path": "/d"}, "mkdir /d"),
-        (("e",), {"dir_fd": 3}, None),
-        (("/f",), {"dir_fd": None}, "mkdir /f"),
+        (("/a/b",), {"mode": 0o700}, ["/a/b"]),
+        ((b"/a/../c", 0o700), {}, ["/c"]),
+        (("/a",), {"dst": "/d"}, ["/a", "/d"]),
+        (("e",), {"dir_fd": 3}, []),
+        (("/f",), {"dir_fd": None}, ["/f"]),
+        (("/f/.tensorflow-mpi-0a", "/f/g"), {}, []),
     ],
 )
-def test_a_call_is_known_by_its_paths(args, kwargs, key):
-    assert shared_calls._key("mkdir", args, kwargs) == key
+def test_a_call_is_known_by_its_paths(args, kwargs, paths):
+    assert shared_calls._paths(args, kwargs) == paths

@@ -140,7 +140,7 @@ result(
         "no ops": [op for op in sorted(determinism._HARMLESS) if op_def_registry.get(op) is None],
         "sources": [type(source).__name__ for source in determinism.sources(batched)],
         "functions": len(mapped._functions()),
-        "seeds": [determinism._constant(shuffled._seed), determinism._constant(shuffled._seed2)],
+        "seeds": [int(tf.get_static_value(seed)) for seed in (shuffled._seed, shuffled._seed2)],
         "arrays": [tensor.numpy().tolist() for tensor in arrays._tensors],
         "batch": [int(batched._batch_size), type(batched._input_dataset).__name__],
     }

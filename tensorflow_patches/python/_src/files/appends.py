@@ -3,7 +3,7 @@
 Each rank runs open("log.csv", "a") and appends the same lines. The first rank to append a text
 writes it. The others find it in the file, after what they have appended before, and skip it. So the
 file is as from one process, and tell() is 0 for each rank in a new file, which makes all of them
-write its header. Text that differs by rank is all there, and rank 0 says so at exit.
+write its header. Text that differs by rank is kept from every rank, and rank 0 says so at exit.
 
 A rank learns through journal.py how large the file was when the first of the ranks opened it.
 Ranks of other nodes do not know it, and append theirs.
@@ -28,9 +28,11 @@ _LOCK_FILE = "appends"
 _LOCK_SECONDS = 5.0  # a rank that is stopped may hold the lock
 _POLL_SECONDS = 0.001
 
-_lock = threading.Lock()  # of all below, and of writes
-_truncations: collections.Counter[str] = collections.Counter()  # by this rank, by path
-_files: dict[tuple[str, int], _File] = {}  # by path and inode
+# Guards what follows, and writes. A finalizer, which may run anywhere, may append.
+_lock = threading.RLock()
+_truncations: collections.Counter[str] = collections.Counter()  # and removals, by path
+_files: dict[tuple[str, int, int], _File] = {}  # by path, inode, and truncations
+_lock_file: int | None = None  # open until the process exits
 
 
 class _File:
@@ -39,7 +41,7 @@ class _File:
     def __init__(self, size: int) -> None:
         self.begin = size  # when the ranks began to append
         self.end = size  # of this rank's last text
-        self.own_bytes = 0  # that this rank has appended, with those that it found
+        self.own_bytes = 0  # that this rank has appended, including those that it found there
 
 
 class Raw(io.FileIO):
@@ -50,11 +52,12 @@ class Raw(io.FileIO):
         name = os.path.abspath(os.fsdecode(path))
         status = os.fstat(self.fileno())
         with _lock:
-            file = _files.get((name, status.st_ino))
-            if file is None:
+            known = name, status.st_ino, _truncations[name]  # a new file may have an old inode
+            file = _files.get(known)
+            if file is None or file.end > status.st_size:
                 key = f"append {_truncations[name]} {status.st_ino} {name}"
                 size = min(int(journal.say(key, str(status.st_size))[0]), status.st_size)
-                file = _files[name, status.st_ino] = _File(size)
+                file = _files[known] = _File(size)
         self._file = file
         self.seek(file.end)
 
@@ -95,44 +98,52 @@ def _find(text: bytes, appended: bytes) -> int | None:
 
 def at_end() -> None:
     """At exit, before the ranks join: says how much this rank has appended."""
-    for (path, inode), file in _files.items():
-        journal.say(f"appended {inode} {path}", str(file.own_bytes))
+    with _lock:
+        for (path, inode, _), file in _files.items():
+            journal.say(f"appended {inode} {path}", str(file.own_bytes))
 
 
 def warn_of_different_text() -> None:
-    """On rank 0, after the ranks have joined: compares the size of a file with what the rank that
-    has appended most has appended. Others may have found a header there, and not appended it."""
-    for (path, inode), file in _files.items():
+    """On rank 0, after the ranks have joined: compares how much a file has grown with the most that
+    one rank has appended. A rank that found the file there may not have appended its header."""
+    with _lock:
+        files = {path: (inode, file) for (path, inode, _), file in _files.items()}  # the last ones
+    for path, (inode, file) in files.items():
         most = max(map(int, journal.say(f"appended {inode} {path}", "0")))
         with contextlib.suppress(OSError):
             status = os.stat(path)
             more = status.st_size - file.begin - most
             if status.st_ino == inode and more > 0:
                 log.once(
-                    f"'{path}' has {more} bytes more than any rank has appended: text that differs "
-                    "by rank, such as a time, is there once for each, and all text once for each "
-                    "node. Append on one rank: if tf.mpi.rank() == 0",
+                    f"'{path}' is {more} bytes longer than what any one rank has appended: text "
+                    "that differs by rank, such as a time, is there once per rank, and all text "
+                    "once per node. To append on one rank only: if tf.mpi.rank() == 0",
                     key="all append",
                 )
 
 
 def truncates(path: Any) -> None:
-    """Called when the script opens `path` to write it anew."""
+    """Called when the script opens `path` to write it anew, renames or removes it."""
     with _lock:
         _truncations[os.path.abspath(os.fsdecode(path))] += 1
 
 
 @contextlib.contextmanager
 def _alone_on_node() -> Iterator[None]:
-    """Keeps other ranks of the node from appending; not for long, lest a stopped rank stop all."""
-    lock = private.open_file(_LOCK_FILE)
-    try:
+    """Keeps other ranks of the node from appending; not for long, lest a stopped rank stop all, and
+    not where there can be no lock. Under _lock."""
+    global _lock_file
+    with contextlib.suppress(OSError):
+        if _lock_file is None:
+            _lock_file = private.open_file(_LOCK_FILE)
         until = time.monotonic() + _LOCK_SECONDS
         while time.monotonic() < until:
             with contextlib.suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(_lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             time.sleep(_POLL_SECONDS)
+    try:
         yield
     finally:
-        os.close(lock)
+        if _lock_file is not None:
+            fcntl.flock(_lock_file, fcntl.LOCK_UN)

@@ -3,7 +3,7 @@
 The ranks run one program, so all of them call `open(path, "w")` and later read the file. If they
 wrote in place, a rank that starts to write would truncate a file that another rank is reading. So
 data goes to an unnamed file, which replaces the file at the path when it is closed. Each rank then
-reads a complete file: its own, or the equal one of a later rank.
+reads a complete file: its own, or another rank's.
 
 A file that is kept open, such as a log, is not held back for long: it becomes visible when the
 script flushes it, or after a second, and is written in place from there on.
@@ -34,8 +34,9 @@ class AtomicFile:
     """A new version of the file `path`. As with open("w"), `path` exists from now on; it is created
     empty if it was missing.
 
-    Owned by the writer, which opens `name` or duplicates `descriptor`, and calls appear() after
-    writing its data. All methods are thread-safe.
+    Owned by the writer, which opens `name` or duplicates `descriptor`, calls appear() after a
+    flush, and close() at the end. The thread of this module calls appear() after a second, perhaps
+    in the middle of a write. All methods are thread-safe.
 
     Args:
       named: whether `name` is a real name in the file's folder, for writers that resolve it.
@@ -52,7 +53,7 @@ class AtomicFile:
         self.path = os.path.realpath(path)
         folder = os.path.dirname(self.path)
         self._new = os.path.join(folder, f".tensorflow-mpi-{secrets.token_hex(8)}")
-        self._before = _make(self.path)
+        self._before, self._is_first = _make(self.path)
         mode = stat.S_IMODE(self._before.st_mode)
         self._nameless = not named
         if self._nameless:
@@ -70,8 +71,8 @@ class AtomicFile:
         _hold(self)
 
     def appear(self, last: bool = False, due: bool = False) -> None:
-        """Replaces `path` by this file, unless that has happened, or the file there wins (_yields).
-        Does not close this file.
+        """Makes this file the one at `path`, unless that has happened, or the file there wins
+        (_yields). Does not close this file.
 
         Args:
           last: if the file there wins, gives up what was written here.
@@ -98,11 +99,16 @@ class AtomicFile:
                         return  # data written later must be copied again
                 self._appeared = True
             finally:
-                versions.ends(self.path, noted, self._appeared)
+                versions.ends(self.path, noted, self._appeared, self._appeared and not yields)
         _held.pop(id(self), None)
 
     def close(self) -> None:
         """Call when nothing more will be written. Further calls do nothing."""
+        if self._process != os.getpid():  # a child; the parent's thread may hold the lock for ever
+            if self._open:
+                self._open = False
+                os.close(self.descriptor)
+            return
         try:
             self.appear(last=True)
         finally:
@@ -139,17 +145,17 @@ class AtomicFile:
         Equal files are interchangeable. A shorter one must not replace one that another rank has
         finished or flushed, which that rank reads: so ranks whose file is only due leave the first
         in its place until they close theirs. Of logs that differ in their times, rank 0's remains.
-        One that this rank has read (versions.py) wins, too.
+        A version that another rank of the node has written already (versions.py) wins, too.
         """
-        if versions.is_ahead(self.path):
-            return True
-        if last and group.rank == 0:
-            return False
         try:
             there = os.stat(self.path)
         except OSError:
             return False
         came = (there.st_dev, there.st_ino) != (self._before.st_dev, self._before.st_ino)
+        if (came or not self._is_first) and versions.is_written(self.path):
+            return True
+        if last and group.rank == 0:
+            return False
         return came and (due or there.st_size >= os.fstat(self.descriptor).st_size)
 
     def _move_into_place(self) -> bool:
@@ -209,11 +215,17 @@ def show_all() -> None:
             file.appear(last=True)
 
 
-def _make(path: str) -> os.stat_result:
-    """The status of the file `path`, which is created if it is missing."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+def _make(path: str) -> tuple[os.stat_result, bool]:
+    """The status of the file `path`, which is created if it is missing, and whether it was."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+    is_first = False
     try:
-        return os.fstat(descriptor)
+        descriptor = os.open(path, flags | os.O_EXCL, 0o666)
+        is_first = True
+    except FileExistsError:
+        descriptor = os.open(path, flags, 0o666)
+    try:
+        return os.fstat(descriptor), is_first
     finally:
         os.close(descriptor)
 
@@ -223,8 +235,9 @@ def _hold(file: AtomicFile) -> None:
     _held[id(file)] = weakref.ref(file)
     with _lock:
         if not _watched:
-            _watched = True
-            threading.Thread(target=_watch, name="tf-mpi-files", daemon=True).start()
+            with contextlib.suppress(RuntimeError):  # at exit; show_all() makes it visible
+                threading.Thread(target=_watch, name="tf-mpi-files", daemon=True).start()
+                _watched = True
 
 
 def _watch() -> None:
@@ -236,10 +249,15 @@ def _watch() -> None:
             if not _held:
                 _watched = False
                 return
-        for file in held():
-            if file.due():
-                with contextlib.suppress(OSError):  # close() raises it again
-                    file.appear(due=True)
+        _show_due()
+
+
+def _show_due() -> None:
+    """A function of its own, so that no variable of the thread keeps a file that was dropped."""
+    for file in held():
+        if file.due():
+            with contextlib.suppress(OSError):  # close() raises it again
+                file.appear(due=True)
 
 
 def forget_parents() -> None:

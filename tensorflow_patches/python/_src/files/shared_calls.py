@@ -1,14 +1,17 @@
-"""Calls that make, rename or remove paths: one that another rank has already made is taken as done.
+"""Calls that make, rename or remove paths: each is made once, by the first rank that comes to it.
 
 All ranks run the script's os.mkdir("run") on one disk. The first rank succeeds, and the others find
-that the folder exists, although the script creates it once. So a call that fails because its result
-is there already succeeds, if another rank of the node has made the same call more often than this
-rank, or since this rank's last one. The calls of other nodes are not known: there the error is
-raised, and explanations.py explains it.
+that the folder exists, although the script creates it once. Worse, a rank that comes late to
+os.rename("log", "log.old") would rename the log that another rank has begun since. So a call that
+another rank of the node has made more often counts as made (_is_done). And a call that fails
+because its result is there already succeeds, if another rank has made it since this rank's previous
+one. The calls of other nodes are not known: there the error is raised, and explanations.py explains
+it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -16,11 +19,18 @@ import shutil
 import time
 from typing import Any
 
-from tensorflow.mpi._src.files import journal, names, saves
+from tensorflow.mpi._src.files import appends, journal, names, saves
 
 _MADE = (errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY)
 _MADE_CODES = (5, 6)  # of tf.errors: NOT_FOUND, ALREADY_EXISTS
+_MAKES = ("mkdir", "create_dir_v2", "link", "symlink")  # these destroy nothing
+_MOVES = ("rename", "replace", "rename_v2", "move")
 _REMOVAL_SECONDS = 10.0  # of a tree that several ranks remove at once
+_POLL_SECONDS = 0.001
+_HIDDEN = ("/.tensorflow-mpi-", "/tensorflow-mpi-")  # our own files
+
+# What this rank has made: path -> inode, and the place in the journal after that.
+_made: dict[str, tuple[int, int]] = {}
 
 
 def taken_as_done(function: Any) -> Any:
@@ -28,20 +38,37 @@ def taken_as_done(function: Any) -> Any:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        key = _key(function.__name__, args, kwargs) if saves.shared() else None
-        if key is None or not journal.begin(key):
+        name = function.__name__
+        paths = _paths(args, kwargs) if saves.shared() else []
+        key = " ".join([name, *paths])
+        if not paths or not journal.begin(key):
             return function(*args, **kwargs)
-        try:
-            returned = function(*args, **kwargs)
-        except BaseException as error:
+        if name not in _MAKES and journal.is_behind(key) and _is_done(name, paths, key):
             journal.fail(key)
-            if not _is_made(error) or not journal.made_by_another(key):
-                raise
-            return journal.repeat(key)
-        journal.succeed(key, returned if isinstance(returned, str) else None)
+            returned: Any = journal.repeat(key)
+        else:
+            try:
+                returned = function(*args, **kwargs)
+            except BaseException as error:
+                journal.fail(key)
+                if not _is_made(error) or not journal.made_by_another(key):
+                    raise
+                returned = journal.repeat(key)
+            else:
+                journal.succeed(key, returned if isinstance(returned, str) else None)
+                if name in _MAKES or len(paths) > 1:
+                    note_made(paths[-1])
+        if name not in _MAKES:
+            for path in paths:
+                appends.truncates(path)
         return returned
 
     return call
+
+
+def by_accessor(function: Any) -> Any:
+    """Wraps a function in the accessor of Python 3.10's pathlib."""
+    return staticmethod(taken_as_done(function))
 
 
 def removing(rmtree: Any) -> Any:
@@ -54,25 +81,63 @@ def removing(rmtree: Any) -> Any:
             try:
                 return rmtree(path, *args, **kwargs)
             except OSError as error:
-                gone = error.errno in _MADE and saves.shared()
-                if not gone or not os.path.lexists(path) or time.monotonic() >= until:
+                disturbed = error.errno in _MADE and saves.shared()
+                if not disturbed or not os.path.lexists(path) or time.monotonic() >= until:
                     raise
+            time.sleep(_POLL_SECONDS)
 
     return taken_as_done(remove)
 
 
-def _key(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Identifies a call by its paths.
+def note_made(path: str) -> None:
+    """Notes that this rank has made, or written, the absolute path `path`."""
+    with contextlib.suppress(OSError):
+        _made[path] = os.lstat(path).st_ino, journal.place()
 
-    None if they are relative to an open folder, or differ by rank, such as those of tempfile, which
-    calls os.mkdir for a path that nobody has.
+
+def _is_done(name: str, paths: list[str], key: str) -> bool:
+    """Whether there is nothing to do for a call that another rank has made more often.
+
+    Only what this rank has made itself since is still to be moved, or removed, for example a
+    temporary file. A move is also to be made if nothing is at its target.
+    """
+    since, inside = journal.last_success(key), paths[0] + os.sep
+    own = [
+        path
+        for path, (inode, place) in list(_made.items())
+        if place > since and (path == paths[0] or path.startswith(inside)) and _is(path, inode)
+    ]
+    if name in _MOVES:
+        return not own and os.path.lexists(paths[-1])
+    unlink = getattr(os.unlink, "__wrapped__", os.unlink)
+    for path in own:
+        with contextlib.suppress(OSError):  # a folder
+            unlink(path)
+    return True
+
+
+def _is(path: str, inode: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.lstat(path).st_ino == inode
+    return False
+
+
+def _paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """The absolute paths of a call.
+
+    None of them if they are relative to an open folder, or differ by rank, such as those of
+    tempfile, which calls os.mkdir for a path that does not exist yet.
     """
     if any(kwargs.get(folder) is not None for folder in ("dir_fd", "src_dir_fd", "dst_dir_fd")):
-        return None
+        return []
     given = [*args, *(kwargs[one] for one in ("path", "name", "src", "dst") if one in kwargs)]
-    paths = [os.fspath(one) for one in given if isinstance(one, (str, bytes, os.PathLike))]
-    key = " ".join([name, *(os.path.abspath(os.fsdecode(path)) for path in paths)])
-    return key if names.pattern(key) == key else None
+    paths = [
+        os.path.abspath(os.fsdecode(one))
+        for one in given
+        if isinstance(one, (str, bytes, os.PathLike))
+    ]
+    differ = any(names.pattern(path) != path for path in paths)
+    return [] if differ or any(one in path for path in paths for one in _HIDDEN) else paths
 
 
 def _is_made(error: BaseException) -> bool:

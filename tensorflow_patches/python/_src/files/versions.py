@@ -1,9 +1,9 @@
-"""Files that the script reads, changes and writes anew: the change is made once.
+"""Files that the script writes anew: each version is written once, by the first rank.
 
-A script adds its result to the list in results.json. The first rank writes the longer list. If
-another reads that before it has written its own, it would add the result once more. So a rank that
-has read a version that it has not written yet does not replace it: the other rank's is what a
-single process would have written.
+A script adds its result to the list in results.json. The first rank writes the longer list; another
+would read that, and add the result once more. And a rank that is late would replace a version by an
+older one. So a rank whose version another rank of the node has written already drops its own, if
+the file is there.
 """
 
 from __future__ import annotations
@@ -12,33 +12,50 @@ import contextlib
 import os
 from typing import Any
 
-from tensorflow.mpi._src.files import journal, names, saves
+from tensorflow.mpi._src.files import journal, names, saves, shared_calls
 from tensorflow.mpi._src.runtime import group, log
 
-_ahead: set[str] = set()  # files that this rank has read in a version to come
+_read: set[str] = set()  # files, in a version that this rank was still to write
 
 
 def _key(path: str) -> str:
     return f"write {path}"
 
 
-def opening(path: Any) -> None:
-    """Called before the script opens `path` to read it."""
+def opened(path: Any) -> None:
+    """Called after the script has opened `path` to read it."""
     if isinstance(path, (str, bytes, os.PathLike)) and saves.shared():
         real = os.path.realpath(os.fsdecode(path))
-        if journal.made_more_often(_key(real)):
-            _ahead.add(real)
+        if journal.is_behind(_key(real)):
+            _read.add(real)
 
 
-def is_ahead(path: str) -> bool:
-    """Whether this rank has read the version of `path` that it now writes."""
-    return path in _ahead
+def is_written(path: str) -> bool:
+    """Whether another rank has written the version of `path`, a real path, that this rank is about
+    to write."""
+    return journal.is_behind(_key(path))
+
+
+def begins(path: str) -> bool:
+    """Called before this rank's version of `path`, a real path, takes its place, or is dropped.
+    Returns whether it is noted, for ends()."""
+    return names.pattern(path) == path and journal.begin(_key(path))
+
+
+def ends(path: str, noted: bool, written: bool, placed: bool) -> None:
+    """written: whether this rank is done with its version; placed: and has not dropped it."""
+    if written:
+        _read.discard(path)
+    if noted:
+        (journal.succeed if written else journal.fail)(_key(path))
+    if placed:
+        shared_calls.note_made(path)
 
 
 def dropped(path: str, descriptor: int) -> None:
     """Called before this rank's version of `path`, in the open file, is dropped. Says so if it
-    differs from what is there."""
-    if path not in _ahead or group.rank > 1:
+    differs from what is there, and may be based on that. Others differ in a time, for example."""
+    if path not in _read or group.rank > 1:
         return
     with contextlib.suppress(OSError), open(path, "rb") as there:
         if there.read() != os.pread(descriptor, os.fstat(descriptor).st_size, 0):
@@ -49,17 +66,3 @@ def dropped(path: str, descriptor: int) -> None:
                 key="ahead",
                 every_rank=True,
             )
-
-
-def begins(path: str) -> bool:
-    """Called before this rank's version of `path`, a real path, takes its place, or is dropped.
-    Returns whether it is noted, for ends()."""
-    return names.pattern(path) == path and journal.begin(_key(path))
-
-
-def ends(path: str, noted: bool, written: bool) -> None:
-    """written: whether this rank is done with its version."""
-    if written:
-        _ahead.discard(path)
-    if noted:
-        (journal.succeed if written else journal.fail)(_key(path))

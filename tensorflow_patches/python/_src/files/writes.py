@@ -16,7 +16,7 @@ import weakref
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.mpi._src.files import appends, atomic, made, saves, versions
+from tensorflow.mpi._src.files import appends, atomic, journal, made, saves, versions
 from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.runtime import c_api, group, log
 
@@ -32,6 +32,7 @@ def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
     if not saves.shared():
         return
+    journal.install()
     engine.when_forked(atomic.forget_parents)
     engine.after_the_end(_end)
 
@@ -114,7 +115,7 @@ def _opens(stock: Any) -> Any:
         wrong = wrong or not closefd or opener is not None
         if mode.startswith("w") and atomic.applies(file):
             appends.truncates(file)
-            if mode in _MODES and buffering not in (0, 1) and not wrong:
+            if mode in _MODES and buffering != 0 and not wrong:
                 whole = _begin(file)
                 if whole is not None:
                     made.note(file)
@@ -125,9 +126,9 @@ def _opens(stock: Any) -> Any:
                 raw = appends.Raw(file)
                 made.note(file)
                 return _open(raw, mode, buffering, encoding, errors, newline)
-        if mode.startswith("r"):
-            versions.opening(file)
         opened = stock(file, mode, buffering, encoding, errors, newline, closefd, opener)
+        if mode.startswith("r"):
+            versions.opened(file)
         if mode.startswith("x") and atomic.applies(file):
             made.note(file)
         return opened
