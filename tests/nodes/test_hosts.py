@@ -121,7 +121,7 @@ def test_compression_without_effect_is_reported(
     options = ["-x", "TF_MPI_COMPRESSION=bf16"]
     code, text, _ = hosts.mpirun(where, AVERAGES, options=options)
     assert code == 0, text
-    line = "rank 0/3: TF_MPI_COMPRESSION rounds nothing, because the nodes have different numbers"
+    line = "rank 0/3: TF_MPI_COMPRESSION has no effect, because the nodes have different numbers"
     assert text.count("TF_MPI_COMPRESSION") == text.count(line) == told, text
     found = [float(word) for word in re.findall(r'"average": \[([\d.]+)\]', text)]
     assert len(found) == (3 if told else 2), text

@@ -6,8 +6,8 @@
 #include <type_traits>
 
 // Compiles a function, with everything it calls, for newer x86-64 processors as well; the version
-// is chosen when the library is loaded. The wheel runs on every x86-64, and the oldest have hardly
-// any vector instructions for half of the types. Not under the sanitizers, which are not
+// is chosen when the library is loaded. The wheel runs on every x86-64, whose baseline has few
+// vector instructions for many of these types. Not under the sanitizers, which are not
 // initialized at that point. The results have the same bits: AVX2 includes no fused multiply-add.
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define TFMPI_FOR_EACH_CPU __attribute__((target_clones("avx2", "default"), flatten))

@@ -76,7 +76,7 @@ Status ChooseBetweenNodes(const std::vector<DeviceFacts>& ranks, DeviceTransport
     choice->reason +=
         ", not inside nodes and MPI between them, because the nodes have different "
         "numbers of ranks";
-    if (between.rounds) choice->reason += "; TF_MPI_COMPRESSION rounds nothing";
+    if (between.rounds) choice->reason += "; TF_MPI_COMPRESSION has no effect";
   } else if (between.rounds && wanted == DeviceTransport::kNccl) {
     return Status(Code::kFailedPrecondition,
                   "TF_MPI_GPU_TRANSPORT=nccl, but TF_MPI_COMPRESSION rounds data between "
@@ -147,7 +147,7 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
     choice->way = DeviceWay::kShared;
     choice->reason = "on " + ranks[0].gpu + ", which all ranks share";
     if (between.rounds && NodesOf(ranks).count > 1) {
-      choice->reason += "; nothing leaves it, so TF_MPI_COMPRESSION rounds nothing";
+      choice->reason += "; nothing leaves it, so TF_MPI_COMPRESSION has no effect";
     }
     return Status();
   }
@@ -177,7 +177,7 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
     if (any) choice->reason += ", because " + not_nccl;
     if (rounds) {
       choice->reason +=
-          "; TF_MPI_COMPRESSION rounds nothing, because the nodes have different numbers "
+          "; TF_MPI_COMPRESSION has no effect, because the nodes have different numbers "
           "of ranks";
     }
   } else {

@@ -258,8 +258,8 @@ bool Engine::ExchangeMessages(bool news) {
   return state_.ok() && negotiator_.Exchange(news);
 }
 
-// The peers are expected to vote soon; sleeping and being woken would delay the step.
-// Returns when they have voted, when there is other work, or when the patience has run out.
+// The peers are expected to vote soon; sleeping and being woken would delay the step. Returns when
+// the vote is decided, when the end is asked for, or when the patience has run out without work.
 void Engine::PollForVotes() {
   constexpr int kPollsPerClockRead = 16;
   TimePoint began;

@@ -1,9 +1,9 @@
 // The engine: one per process. Its communication thread makes every transport call.
 //
 // Submit, Withdraw: any thread; they never block on communication. Completion callbacks run on the
-// communication thread with no lock held. The engine owns the transport, and every request from
-// Submit to completion. Ranks may submit requests in different orders, and different requests in
-// the same step.
+// communication thread, or inside Submit once the engine has stopped; no lock is held. The engine
+// owns the transport, and every request from Submit to completion. Ranks may submit requests in
+// different orders, and different requests in the same step.
 
 #ifndef TFMPI_CORE_ENGINE_ENGINE_H_
 #define TFMPI_CORE_ENGINE_ENGINE_H_
@@ -70,6 +70,8 @@ class Engine {
   Status failure() const { return published_.failure(); }
   EngineStats stats() const { return published_.stats(); }
 
+  // At most one of Join and Leave is called, once, by one thread.
+  //
   // This rank has no more requests. Waits until that is true for every rank, contributing zeros to
   // the others' averages, then leaves the group. No request may be submitted after it.
   Status Join();

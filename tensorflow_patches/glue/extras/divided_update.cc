@@ -26,13 +26,14 @@ int OwnerOf(int64_t index, int ranks) {
 }
 
 constexpr size_t kLine = 64;
-// The rows of a large table are in no cache.
+// The rows of a large table are not in any cache.
 constexpr int64_t kRowsAhead = 8;
 constexpr size_t kMaxAhead = 1024;  // bytes of each row
 
 }  // namespace
 
-// Reads the variable and its slots. Returns false unless all have values and as many rows.
+// Reads the variable and its slots. Returns false unless all have values and the same number
+// of rows.
 bool DividedUpdate::ReadStates(OpKernelContext* context, std::vector<State>* states) {
   for (int input = 0; input < context->num_inputs(); ++input) {
     if (!IsState(context, input)) continue;

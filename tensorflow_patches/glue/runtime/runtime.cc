@@ -15,7 +15,7 @@
 namespace tfmpi {
 namespace {
 
-// Set once, never destroyed: kernels may still run while the process exits.
+// Set once, and null again in a forked child. Never destroyed: kernels may run during exit.
 std::atomic<Engine*> g_engine{nullptr};
 std::atomic<bool> g_left_to_script{false};
 
@@ -30,7 +30,7 @@ Waits& GetWaits() {
   return *waits;
 }
 
-// State from the start to the end. Python's main thread.
+// State from the start to the end. Python's main thread, or the training thread that fails.
 struct State {
   EngineOptions options;
   Observation observation;
@@ -133,7 +133,7 @@ Status StartRuntime(const RuntimeOptions& options) {
   g_engine = new Engine(std::move(transport), state.options);
   pthread_atfork(nullptr, nullptr, [] { g_engine = nullptr; });
   if (rounds_nothing && GetEngine()->topology().rank == 0) {
-    Log("TF_MPI_COMPRESSION rounds nothing, because the nodes have different numbers of ranks: "
+    Log("TF_MPI_COMPRESSION has no effect, because the nodes have different numbers of ranks: "
         "start the same number on each");
   }
   return Status();

@@ -1,4 +1,5 @@
-// Operations of Python on a large variable in place, without a copy in Python or here.
+// Operations of Python on a large variable in place, without a copy in Python. On a GPU the digest
+// copies it to the host.
 //
 // Only eager code runs these ops (python/_src/variables/large_variables.py), on resource variables.
 

@@ -127,7 +127,8 @@ XLA_FFI_DEFINE_HANDLER(kAverageOnGpuHandler, AverageOnGpu,
                            .Attr<int64_t>("slices")
                            .Attr<int64_t>("every_row"));
 
-// EmitRest determines the shapes and dtypes.
+// Zeroes the rows after the `found` first ones of a sparse gradient. EmitRest
+// (compiled_average.cc) determines the shapes and dtypes.
 ffi::Error ClearRest(ffi::AnyBuffer values, ffi::AnyBuffer found,
                      ffi::Result<ffi::AnyBuffer> result) {
   const size_t bytes = values.size_bytes();

@@ -165,7 +165,7 @@ TEST(ChoiceTest, SeveralNodes) {
   EXPECT_EQ(Choose(ranks_of({0, 1, 1})), all);
   EXPECT_EQ(Choose(ranks_of({0, 1, 1}), kNccl, by_shape), uneven);
   EXPECT_EQ(Choose(ranks_of({0, 0, 2}), kAuto, rounds),
-            uneven + "; TF_MPI_COMPRESSION rounds nothing");
+            uneven + "; TF_MPI_COMPRESSION has no effect");
 
   const std::vector<DeviceFacts> one_each = ranks_of({0, 1, 2});
   EXPECT_EQ(Choose(one_each, kAuto, by_shape), all);
@@ -205,7 +205,7 @@ TEST(ChoiceTest, SeveralNodes) {
   aware.pop_back();
   EXPECT_EQ(
       Choose(aware, kMpi, rounds),
-      "MPI: by CUDA-aware MPI on all ranks; TF_MPI_COMPRESSION rounds nothing, because the nodes "
+      "MPI: by CUDA-aware MPI on all ranks; TF_MPI_COMPRESSION has no effect, because the nodes "
       "have different numbers of ranks");
 }
 

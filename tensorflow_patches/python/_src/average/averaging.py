@@ -1,4 +1,4 @@
-"""Operations that average tensors over the ranks, for gradients that reach no Apply op.
+"""Operations that average tensors over the ranks, before anything clips or applies them.
 
 In eager code they are an op of ours, in graphs a stock op (carrier.py), and in compiled functions
 one call for all gradients (compiled.py).
@@ -38,7 +38,7 @@ def average(
         rank with weight 0 contributes zeros, even if its tensors contain NaN.
 
     Returns:
-      Tensors of the shapes and dtypes of `tensors`; on one rank, `tensors` themselves.
+      Tensors of the shapes and dtypes of `tensors`; on one rank, their values unchanged.
 
     Raises:
       ValueError: there are not as many names as tensors.
@@ -84,7 +84,7 @@ def pass_through_hosts() -> bool:
         return False
     if c_api.load().tfmpi_gpus_staged() < 0:
         with tf.init_scope(), tf.device(gpus[0].name):
-            average([tf.constant([group.rank + 1.0])], ["way"], "of what lies on GPUs")
+            average([tf.constant([group.rank + 1.0])], ["probe"], "choosing the GPUs' path")
     return int(c_api.load().tfmpi_gpus_staged()) > 0
 
 
@@ -121,8 +121,8 @@ def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> 
 def buckets(tensors: list[Any]) -> list[list[int]]:
     """Groups of indices of tensors that one op averages, from the last tensor to the first.
 
-    The last gradients are computed first, so they travel while the others are computed, and while
-    they are in the cache. A large tensor has its own op.
+    The last gradients are computed first, so they are sent while the others are computed, and are
+    still in the processor's cache. A large tensor has its own op.
     """
     buckets: list[list[int]] = []
     most, large = c_api.op_sizes()
@@ -222,7 +222,7 @@ def of_table(gradient: Any, variable: Any) -> Any:
 def _numbered_names(names: Sequence[str]) -> list[str]:
     """The names, with numbers for the second and further use of a name: tf.Variables may share one.
 
-    Each op of a step submits its own names, in an order that may differ by rank.
+    The ranks may run the ops of a step in different orders, so equal names must be told apart.
     """
     seen: collections.Counter[str] = collections.Counter()
     numbered = []

@@ -10,7 +10,7 @@ create datasets are recorded as they run.
 The input of a cache in memory is iterated until the cache is complete. A script's cache, and the
 caches of a rank's part that replace it, contain one order: that of the pass that completed one of
 them. Reading ahead may complete it or not, so the ranks agree on that when they communicate
-(streams.py); until the next time a part keeps its pass, complete or not.
+(streams.py). Until they do, a part keeps its pass, complete or not.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def noting(stock: Any) -> Any:
 
 
 class _Path(NamedTuple):
-    """How an iterator that runs to its end iterates a transformation before it.
+    """How often, and how far, an iterator that runs to its end reads a step before it.
 
     Attributes:
       times: how often the transformation is iterated.
@@ -183,7 +183,7 @@ def _draws(variant: Any, path: _Path, found: dict[int, tuple[Any, _Path]]) -> No
 
 
 def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Path]]:
-    """What draws seeds before a cache, whose input is iterated once; {} if it is complete."""
+    """What draws seeds before a cache in memory that is not complete; {} for any other cache."""
     found: dict[int, tuple[Any, _Path]] = {}
     place = made.inputs.get("cache")
     if not hasattr(place, _DELETER):
@@ -225,7 +225,7 @@ def is_complete(cache: Any) -> bool:
 
 
 def _is_complete(made: _Made) -> bool:
-    """Whether a cache no longer needs its input; reading from an incomplete cache is an error."""
+    """Whether a cache no longer needs its input: reads it over an input that fails when read."""
     from tensorflow.python.data.ops import dataset_ops
 
     given = made.attributes
@@ -377,7 +377,7 @@ def _again(variant: Any, instead: dict[int, Any]) -> Any:
 
 
 def _with(dataset: Any, variant: Any, held: list[Any]) -> Any:
-    """`variant` as a dataset like `dataset`, whose functions it calls."""
+    """`variant` as a dataset like `dataset`, which it keeps alive, as it calls its functions."""
     from tensorflow.python.data.ops import dataset_ops
 
     made = dataset_ops._VariantDataset(variant, dataset.element_spec)

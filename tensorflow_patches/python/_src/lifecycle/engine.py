@@ -284,7 +284,11 @@ def _start_failed(gate: config.Gate, why: str) -> str:
 
 
 def _leave(why: str) -> None:
-    """Tells the other ranks not to wait for this one. Nothing may be submitted afterwards."""
+    """Tells the other ranks not to wait for this one. Nothing may be submitted afterwards.
+
+    Called at exit on the main thread, or by threading.excepthook on the training thread that
+    failed.
+    """
     global _left
     if os.getpid() == _pid and not _left:
         _left = True
