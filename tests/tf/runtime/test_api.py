@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import re
 import sys
 from typing import Any
@@ -107,6 +108,8 @@ def test_doctor_under_two_ranks(launch):
 
 def test_doctor_under_a_launcher_whose_mpi_is_missing(launch):
     """It still reports, with the reason, and its advice fits the launcher."""
+    if ctypes.util.find_library("mpich"):
+        pytest.skip("this machine has an MPICH of its own: apt-get remove libmpich12")
     ranks = {"PMI_SIZE": "2", "PMI_RANK": "0", "MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "0"}
     run = launch(["env", *(f"{name}={value}" for name, value in ranks.items()), *DOCTOR], np=0)
     assert run.returncode != 0
