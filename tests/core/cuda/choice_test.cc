@@ -187,8 +187,8 @@ TEST(ChoiceTest, SeveralNodes) {
                                            {"a", kNew, true, false, 1}};
   EXPECT_EQ(Choose(shared, kAuto, by_shape), "shared: on a, which all ranks share");
   EXPECT_EQ(Choose(shared, kAuto, rounds),
-            "shared: on a, which all ranks share; nothing leaves it, so TF_MPI_COMPRESSION rounds "
-            "nothing");
+            "shared: on a, which all ranks share; nothing leaves it, so TF_MPI_COMPRESSION has no "
+            "effect");
 
   // Nor does a CUDA-aware MPI round: where something can, it is staged.
   std::vector<DeviceFacts> aware = even;
