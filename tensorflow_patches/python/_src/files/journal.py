@@ -179,7 +179,8 @@ def _open() -> int:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.ftruncate(file, 0)
-            fcntl.flock(file, fcntl.LOCK_SH)
+            with contextlib.suppress(BlockingIOError):  # no wait for a rank that is stopped here
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             _file = file
         return _file
 
@@ -188,7 +189,7 @@ def _read_notes() -> None:
     """Counts the notes of this job since the last call; under _lock."""
     global _read, _read_lines
     assert _file is not None
-    data = os.pread(_file, os.fstat(_file).st_size - _read, _read)
+    data = os.pread(_file, max(0, os.fstat(_file).st_size - _read), _read)
     *lines, rest = data.split(b"\n")
     _read += len(data) - len(rest)
     for line in lines:

@@ -9,6 +9,7 @@ the file is there.
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import os
 from typing import Any
 
@@ -57,8 +58,8 @@ def dropped(path: str, descriptor: int) -> None:
     differs from what is there, and may be based on that. Others differ in a time, for example."""
     if path not in _read or group.rank > 1:
         return
-    with contextlib.suppress(OSError), open(path, "rb") as there:
-        if there.read() != os.pread(descriptor, os.fstat(descriptor).st_size, 0):
+    with contextlib.suppress(OSError):
+        if not filecmp.cmp(path, f"/proc/self/fd/{descriptor}", shallow=False):
             log.once(
                 f"rank {group.rank} has read '{path}' after another rank had changed it, and does "
                 "not write its own change, which a single process makes once. If each rank has "
