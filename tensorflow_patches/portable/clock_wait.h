@@ -8,16 +8,17 @@
 
 namespace tfmpi {
 
-// pthread_cond_clockwait for systems without it, as libstdc++ did it then: by the real-time clock.
-// If that jumps, a wait gets longer or shorter; std::condition_variable checks its own clock again.
-inline int WaitByDayClock(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
-                          const timespec* until) {
+// pthread_cond_clockwait for a glibc without it: waits by the real-time clock, as libstdc++ does on
+// such systems. If that clock jumps, a wait gets longer or shorter; std::condition_variable then
+// checks its own clock again.
+inline int WaitByRealTimeClock(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
+                               const timespec* until) {
   constexpr long kSecond = 1'000'000'000;  // in nanoseconds
   timespec now{};
-  timespec day{};
-  if (clock_gettime(clock, &now) != 0 || clock_gettime(CLOCK_REALTIME, &day) != 0) return EINVAL;
-  timespec moment{day.tv_sec + until->tv_sec - now.tv_sec,
-                  day.tv_nsec + until->tv_nsec - now.tv_nsec};
+  timespec real{};
+  if (clock_gettime(clock, &now) != 0 || clock_gettime(CLOCK_REALTIME, &real) != 0) return EINVAL;
+  timespec moment{real.tv_sec + until->tv_sec - now.tv_sec,
+                  real.tv_nsec + until->tv_nsec - now.tv_nsec};
   while (moment.tv_nsec < 0) moment = {moment.tv_sec - 1, moment.tv_nsec + kSecond};
   while (moment.tv_nsec >= kSecond) moment = {moment.tv_sec + 1, moment.tv_nsec - kSecond};
   if (moment.tv_sec < 0) moment = {0, 0};

@@ -1,5 +1,6 @@
-// dlopen and related functions, which glibc 2.34 has moved from libdl to libc. They depend on their
-// caller ($ORIGIN, RTLD_NEXT), which is this library with or without these definitions.
+// dlopen and related functions, which glibc 2.34 has moved from libdl to libc. They behave
+// differently for each calling library ($ORIGIN, RTLD_NEXT); with these definitions, that is still
+// this one.
 
 #include "tensorflow_patches/portable/old_version.h"
 

@@ -1,5 +1,5 @@
-// Functions for threads, which glibc 2.34 has moved from libpthread to libc, and which 2.30
-// and 2.32 have introduced.
+// Functions for threads that glibc 2.34 has moved from libpthread to libc, and symbols that glibc
+// 2.30 and 2.32 have introduced.
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -17,7 +17,7 @@ using ClockWait = int (*)(pthread_cond_t*, pthread_mutex_t*, clockid_t, const ti
 // glibc's own function, since 2.30.
 ClockWait FindClockWait() {
   const auto found = reinterpret_cast<ClockWait>(dlsym(RTLD_DEFAULT, "pthread_cond_clockwait"));
-  return found != nullptr ? found : tfmpi::WaitByDayClock;
+  return found != nullptr ? found : tfmpi::WaitByRealTimeClock;
 }
 
 }  // namespace

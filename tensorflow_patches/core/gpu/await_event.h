@@ -1,4 +1,4 @@
-// How the communication thread, the only one that may, waits for a GPU.
+// How the communication thread waits for a GPU. No other thread may.
 
 #ifndef TFMPI_CORE_GPU_AWAIT_EVENT_H_
 #define TFMPI_CORE_GPU_AWAIT_EVENT_H_
@@ -11,8 +11,8 @@
 
 namespace tfmpi {
 
-// Waits until `event` has ended. Fails if the GPU has failed, or if `watch` fails, which is called
-// meanwhile. At the deadline returns kDeadlineExceeded with the message of `late`.
+// Waits until `event` has occurred. Meanwhile it calls `watch`. Fails if the GPU or `watch` fails.
+// At the deadline returns kDeadlineExceeded with the message that `late` returns.
 template <typename Late, typename Watch>
 Status AwaitEvent(Gpu* gpu, GpuEvent event, TimePoint deadline, const Late& late,
                   const Watch& watch) {
@@ -39,7 +39,7 @@ Status AwaitEvent(Gpu* gpu, GpuEvent event, TimePoint deadline, const Late& late
   return AwaitEvent(gpu, event, deadline, late, [] { return Status(); });
 }
 
-// A failure of the GPU also fails the exchange in which the peers wait.
+// A GPU's failure with the code of a lost peer, because the peers' exchange fails, too.
 inline Status Fatal(const Status& status) {
   return status.ok() ? status : Status(Code::kUnavailable, status.message());
 }

@@ -12,7 +12,7 @@
 namespace tfmpi {
 namespace {
 
-// Ranks that share a GPU limit themselves so that others can run on it, too.
+// The most thread blocks of an NCCL kernel if ranks share a GPU, so that the others' can run, too.
 constexpr int kSharedCtas = 8;
 
 // DeviceFacts as sent to other ranks.

@@ -22,7 +22,7 @@
 
 namespace tfmpi {
 
-// Called by all ranks: replaces `data` by that of rank `first`, which may differ between nodes.
+// Called by all ranks: replaces `data` by that of rank `first`. Ranks may pass different `first`s.
 Status TellFromFirst(Transport* transport, int first, void* data, size_t bytes, TimePoint deadline);
 
 class GpuReduction {
@@ -60,7 +60,7 @@ class GpuReduction {
   Status ShareBuffers(Gpu* own, TimePoint deadline, std::string* reason);
   Status MakeHierarchical(const GpuMemory& own, bool shares, TimePoint deadline,
                           std::unique_ptr<DeviceCollectives>* made);
-  // Whether all ranks agree.
+  // Sets `all` to whether `well` is true on all ranks.
   Status Agree(bool well, bool* all, TimePoint deadline);
 
   Transport* const transport_;

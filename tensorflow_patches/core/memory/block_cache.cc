@@ -86,7 +86,7 @@ char* BlockCache::TakeWaiting(size_t bytes) {
 
 // Fills the beginning of a newly mapped block with large pages of waiting blocks, starting with the
 // one freed last, which a repeating step needs last: `bytes`, or as many as there are. False if the
-// kernel refuses; some of the pages are then lost.
+// kernel refuses or there are too many mappings; the pages moved so far are then lost.
 bool BlockCache::MoveWaitingPages(size_t bytes, Block* to) {
   size_t moved = 0;
   for (auto after = waiting_.end(); after != waiting_.begin() && moved < bytes;) {

@@ -1,9 +1,9 @@
-// A cache of large blocks of memory: the next step gets what the last one has freed.
+// A cache of large blocks of memory: a step reuses the blocks that the previous one has freed.
 //
 // glibc returns a large block to the kernel when it is freed, and gets a new one, zeroed page by
 // page, for the next step. For 100 MB of gradients that takes longer than averaging them. Here a
 // freed block waits to be reused; from 4 MB on it consists of large pages. The total size is little
-// more than the largest size once in use: if no waiting block has the requested size, and there is
+// more than the most that was ever in use: if no waiting block has the requested size, and there is
 // no room for another, the pages of waiting blocks are moved to a new large block (mremap), which
 // the kernel need not zero. Blocks that have waited long are released at the next request.
 //
@@ -27,8 +27,9 @@ class BlockCache {
   // Smaller blocks are left to malloc, which does keep them.
   static constexpr size_t kMinBytes = size_t{1} << 20;
   static constexpr size_t kAlignment = size_t{2} << 20;
-  // The limit for waiting blocks beyond the largest size once in use, and at most half of that. The
-  // sizes of a step alternate; without it each would be made of another's pages every time.
+  // The total size may exceed the most that was ever in use by this much, or by half if that is
+  // less. A step needs blocks of different sizes in turn; without this room, each would be made of
+  // another one's pages every time.
   static constexpr size_t kMaxSpare = size_t{256} << 20;
   // How long a block waits to be reused.
   static constexpr std::chrono::seconds kLongestWait{30};
@@ -66,7 +67,7 @@ class BlockCache {
   const size_t most_spare_;
   mutable std::mutex mutex_;  // guards all below
   std::unordered_map<const void*, Block> in_use_;
-  std::list<Block> waiting_;  // longest first
+  std::list<Block> waiting_;  // in the order in which they were freed
   size_t bytes_in_use_ = 0;
   size_t bytes_waiting_ = 0;
   size_t most_in_use_ = 0;

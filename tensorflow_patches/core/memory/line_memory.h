@@ -14,7 +14,7 @@ struct FreeMemory {
 };
 using LineMemory = std::unique_ptr<char, FreeMemory>;
 
-// Rounds `bytes` up to whole cache lines.
+// Rounds `bytes` up to whole cache lines. Null if there is no memory.
 inline LineMemory NewLineMemory(size_t bytes) {
   constexpr size_t kLine = 64;
   return LineMemory(

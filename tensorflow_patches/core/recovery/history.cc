@@ -5,6 +5,7 @@
 #include "tensorflow_patches/core/base/bytes.h"
 
 namespace tfmpi {
+
 void History::Add(Unit unit, bool meets_all) {
   if (meets_all) Forget();
   bytes_ += unit.result.bytes;

@@ -1,5 +1,5 @@
-// What this rank has executed of what the ranks have agreed on, in order, with the results: for
-// ranks that were not that far when another one died.
+// The agreed operations that this rank has executed, in order, with their results: for ranks that
+// had not executed them yet when another rank died.
 //
 // A unit is one response, or the other entries of a response list. All ranks execute the same units
 // in the same order, so a number says how far a rank is. An operation to which every rank
@@ -39,14 +39,15 @@ class History {
 
   // `meets_all`: every rank has executed all units before it.
   void Add(Unit unit, bool meets_all);
-  // All ranks have executed all of this.
+  // Deletes all units: every rank has executed them.
   void Forget();
   // For a new group, in which nothing has been executed.
   void Restart();
   // Memory for a result; taken from deleted units where it fits.
   Result Take(size_t bytes);
 
-  // The units after `number`, which must not be before first(), as bytes; and the reverse.
+  // The units after `number`, which must not be before first(), as bytes; and the reverse, which
+  // returns false if the bytes are invalid.
   std::string EncodeAfter(uint64_t number) const;
   static bool Decode(const std::string& bytes, std::deque<Unit>* units);
 

@@ -47,7 +47,7 @@ Status RecoverableReduction::TrimHistory(TimePoint deadline) {
   if (history_.bytes() <= kMaxBytes && history_.done() - history_.first() <= kMaxUnits) {
     return Status();
   }
-  // All ranks take part in this.
+  // Every rank takes part in this, so after it all ranks have executed all units so far.
   auto one = std::make_unique<int64_t>(1);
   const Status status = transport_->Allreduce(one.get(), one.get(),
                                               {1, DataType::kInt64, ReduceOp::kSum, 1}, deadline);

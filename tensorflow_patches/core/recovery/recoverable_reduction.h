@@ -1,5 +1,6 @@
-// Executes one agreed response such that it can be repeated, or completed for a rank that died
-// halfway: memory of a request is written only after the result is complete, which is then kept.
+// Executes one agreed response so that, if a rank dies halfway, the others can repeat it or get its
+// result from a rank that has completed it: a request's memory is written only when the result is
+// complete, and the result is kept.
 //
 // Replaces Fusion where the ranks continue after deaths. It costs a copy of each tensor.
 // Communication thread.

@@ -1,4 +1,4 @@
-// What survivors exchange after a death: how far each of them is, and the results that some of them
+// The survivors' exchange after a death: how far each of them is, and the results that some of them
 // have and others lack.
 //
 // Communication thread; collective over the survivors.
@@ -21,7 +21,7 @@ struct Report {
   int former_rank = 0;         // in the last group that has executed anything
   uint64_t done = 0;           // units executed there
   uint64_t first = 0;          // History::first
-  std::vector<int32_t> roots;  // former ranks of which it expects a broadcast
+  std::vector<int32_t> roots;  // former ranks from which it expects a broadcast
   std::string needs_all;
 };
 

@@ -29,7 +29,7 @@ class SwitchableTransport : public Transport {
     now_.store(raw, std::memory_order_release);
     raw->Wake();  // for a thread that has just woken the former transport
   }
-  // Keeps the transport of a group that ended before it began.
+  // Keeps a transport that is never used, because its group has already failed again.
   void Keep(std::unique_ptr<Transport> transport) { all_.push_back(std::move(transport)); }
 
   const Topology& topology() const override { return now()->topology(); }

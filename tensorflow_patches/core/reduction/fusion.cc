@@ -184,7 +184,7 @@ Status Fusion::Allgather(const FusionEntry& entry, const std::vector<int64_t>& r
     in = entry.request->input;
     out = entry.request->allocate(rows);
   }
-  // If TensorFlow has no memory for the result, it goes to our own, since the peers wait.
+  // If there is no memory for the result, it goes to a buffer of ours, since the peers wait.
   const bool no_memory = entry.request != nullptr && out == nullptr;
   if (out == nullptr) {
     dropped.resize(total);

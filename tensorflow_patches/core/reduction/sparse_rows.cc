@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kBlockBytes = size_t{16} << 10;  // packed, then copied together
 constexpr size_t kMaxKept = size_t{256} << 10;    // slots of FindRepeats that each thread keeps
 
-// In blocks of a fixed size, which compilers vectorize at -O2, too.
+// In blocks of a fixed size, which compilers vectorize even at -O2.
 template <typename T>
 void AddAs(const char* from, char* to, size_t count) {
   constexpr size_t kBlock = 16;
@@ -78,7 +78,7 @@ OwnRows::OwnRows(const RowFormat& format, std::vector<int64_t> indices, const vo
   if (!repeats.empty()) Separate(repeats);
 }
 
-// On entry `indices_` are those of all rows; on return they are distinct.
+// On entry `indices_` has the index of every row; on return, each index once.
 void OwnRows::Separate(const std::vector<Repeat>& repeats) {
   std::vector<size_t> places(indices_.size());  // of each row that is no repeat
   sources_.reserve(indices_.size() - repeats.size());
@@ -154,9 +154,9 @@ void GatheredRows::Take(int rank, int64_t begin, int64_t end, const char* from) 
   std::memcpy(Row(place), from + rows * sizeof(int64_t), rows * format_.wire_bytes());
 }
 
-bool GatheredRows::AreAlike() const {
+bool GatheredRows::AreIdentical() const {
   const size_t rows = own_.rows();
-  int alike = 0;
+  int identical = 0;
   for (size_t rank = 0; rank + 1 < starts_.size(); ++rank) {
     const size_t theirs = starts_[rank + 1] - starts_[rank];
     if (theirs == 0 && rows != 0) continue;  // it has joined; a real difference is found below
@@ -166,14 +166,14 @@ bool GatheredRows::AreAlike() const {
         std::memcmp(Row(starts_[rank]), Row(starts_[rank_]), rows * format_.wire_bytes()) != 0) {
       return false;
     }
-    ++alike;
+    ++identical;
   }
-  return alike == contributors_ && rows != 0;
+  return identical == contributors_ && rows != 0;
 }
 
 size_t GatheredRows::Sum() {
   if (own_.every_row()) {
-    if (contributors_ > 1 && own_.unless_identical() && AreAlike()) {
+    if (contributors_ > 1 && own_.unless_identical() && AreIdentical()) {
       indices_ = own_.indices();
       own_.Pack(1, 0, own_.rows(), rows_);
     }

@@ -30,10 +30,10 @@ struct RowFormat {
   size_t packed_bytes() const { return sizeof(int64_t) + wire_bytes(); }
 };
 
-// How to handle rows with the same index. kKeep: the rows of all ranks one after another, in rank
-// order, for anything that is not a sum of rows, such as a norm or the squares of each row.
-// kKeepUnlessIdentical: likewise, but ranks with bitwise identical rows have had the same data, and
-// count as one process: the rows occur once.
+// How to handle rows with the same index. kSum: as one row, their sum. kKeep: the rows of all ranks
+// one after another, in rank order, for anything that is not a sum of rows, such as a norm or the
+// squares of each row. kKeepUnlessIdentical: like kKeep, but if the rows of all ranks are bitwise
+// identical, the ranks have had the same data and count as one process: the rows occur once.
 enum class Duplicates { kSum, kKeep, kKeepUnlessIdentical };
 
 // A row whose index occurs in an earlier row.
@@ -103,8 +103,8 @@ class GatheredRows : public RowAccess {
   bool has_memory() const { return rows_ != nullptr; }
 
   // Call it after the request has ended with ok, on any thread. Sums the rows of each index, in
-  // rank order, into the first of them and fills the gaps with the last rows; does nothing if every
-  // row is kept. Returns the number of rows.
+  // rank order, into the first of them and fills the gaps with the last rows. If every row is kept,
+  // it only applies kKeepUnlessIdentical. Returns the number of rows.
   size_t Sum();
   // The indices of the rows, in order, the same on all ranks.
   const std::vector<int64_t>& indices() const { return indices_; }
@@ -121,7 +121,7 @@ class GatheredRows : public RowAccess {
 
  private:
   // Whether all contributing ranks have the same rows.
-  bool AreAlike() const;
+  bool AreIdentical() const;
   char* Row(size_t place) const { return rows_ + place * format_.wire_bytes(); }
 
   const RowFormat format_;

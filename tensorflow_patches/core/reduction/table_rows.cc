@@ -3,9 +3,8 @@
 namespace tfmpi {
 namespace {
 
-// The rows of a large table are in no cache. So many rows are prefetched into the second-level
-// cache, which can wait for more lines at a time than the first, and so many from there into the
-// first.
+// The rows of a large table are in no cache. They are prefetched this many rows ahead: first into
+// the second-level cache, which can wait for more lines at a time, then from there into the first.
 constexpr int64_t kRowsToSecondCache = 32;
 constexpr int64_t kRowsToFirstCache = 8;
 constexpr int64_t kCacheLine = 64;

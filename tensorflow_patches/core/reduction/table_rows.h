@@ -1,4 +1,4 @@
-// Rows of a table that is too large for the caches; each row is prefetched some rows ahead.
+// Updates rows of a table that is too large for the caches; each is prefetched some rows ahead.
 
 #ifndef TFMPI_CORE_REDUCTION_TABLE_ROWS_H_
 #define TFMPI_CORE_REDUCTION_TABLE_ROWS_H_

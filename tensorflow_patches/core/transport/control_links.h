@@ -22,7 +22,7 @@ struct ControlLinks {
   bool between_nodes = false;  // its parent or a child is on another node
 };
 
-// So many leaders of nodes have a common parent in the tree.
+// How many nodes' leaders have a common parent in the tree.
 inline constexpr int kControlFanOut = 8;
 
 // Every rank exchanges messages with rank 0.

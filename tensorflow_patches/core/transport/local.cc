@@ -40,7 +40,7 @@ struct LocalGroup::Shared {
   const int size;
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<Part> parts;  // guarded by mutex, as all below
+  std::vector<Part> parts;  // guarded by mutex, like all below
   int arrived = 0;
   int64_t generation = 0;  // the number of finished collectives
   std::string broken;      // not empty: why the group is unusable
@@ -91,7 +91,7 @@ void Broadcast(const std::vector<Part>& parts) {
 void LocalGroup::Shared::Execute() {
   for (int r = 1; r < size; ++r) {
     if (!parts[r].Matches(parts[0])) {
-      broken = "rank " + std::to_string(r) + " called another collective than rank 0";
+      broken = "rank " + std::to_string(r) + " and rank 0 called different collectives";
       return;
     }
   }

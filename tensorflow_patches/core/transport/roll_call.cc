@@ -110,7 +110,7 @@ class Caller {
       if (inbox.empty() && Clock::now() >= deadline) {
         return Status(Code::kDeadlineExceeded,
                       "rank 0 has not compared the settings of all ranks: its process hangs, or "
-                      "runs another build of this wheel");
+                      "runs another build of this wheel; install the same wheel on all nodes");
       }
       if (inbox.empty()) transport_.Wait(kLook, true, [] { return false; });
     }
@@ -156,14 +156,14 @@ class Caller {
       if (Clock::now() >= deadline) {
         return Status(Code::kDeadlineExceeded,
                       NameRanks(missing) +
-                          " did not answer after MPI had started: the process hangs, or runs "
-                          "another build of this wheel");
+                          " did not answer after MPI had started: a process hangs, or runs "
+                          "another build of this wheel; install the same wheel on all nodes");
       }
       transport_.Wait(kLook, true, [] { return false; });
     }
   }
 
-  // Waits until the others have received the reason why this rank ends, or must be assumed gone.
+  // Waits until the others have received the reason why this rank ends, but at most kFarewell.
   void AwaitFarewells() {
     const TimePoint deadline = Clock::now() + kFarewell;
     for (int heard = 1; heard < size_ && Clock::now() < deadline;) {

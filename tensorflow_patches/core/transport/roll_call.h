@@ -1,8 +1,8 @@
 // Checks whether the ranks may run together, before anything that depends on their settings.
 //
-// The first messages of a group. Their format never changes, so that ranks of other builds can be
-// named, too. Each rank sends its settings to rank 0, which compares them and sends the result to
-// all. Collective, on the thread that creates the engine, before the engine exists.
+// The first messages of a group. Their format never changes, so that an error can name ranks that
+// run another build. Each rank sends its settings to rank 0, which compares them and sends the
+// result to all. Collective, on the thread that creates the engine, before the engine exists.
 
 #ifndef TFMPI_CORE_TRANSPORT_ROLL_CALL_H_
 #define TFMPI_CORE_TRANSPORT_ROLL_CALL_H_
@@ -18,10 +18,12 @@ namespace tfmpi {
 struct RollCallOptions {
   // Lines "NAME=value", which must be the same on all ranks. The first identifies the build.
   std::string settings;
-  // Rank 0 waits this long for the others, and they wait longer, since it knows who is missing.
+  // Rank 0 waits this long for the others. They wait longer, by `grace`, since only rank 0 knows
+  // who is missing.
   Clock::duration timeout = std::chrono::seconds(120);
   Clock::duration grace = std::chrono::seconds(30);
-  // Called with the ranks that this one waits for, whenever that changes. May be null.
+  // Called, whenever that changes, with the ranks that this one waits for and what they must do; ""
+  // when it no longer waits. May be null.
   std::function<void(const std::string&)> waits;
 
   void Waits(const std::string& whom) const {

@@ -4,10 +4,10 @@
 //
 // Called on the engine's communication thread, except for calls marked "any thread"; before that
 // thread exists, and after its end, on the thread that creates the engine. The caller owns every
-// buffer; a transport keeps no pointer after a call has returned. Every blocking call takes a
-// deadline and returns kDeadlineExceeded when it has passed. After any failure the engine does not
-// use the transport any more, except with membership(): Receive, and the calls of Membership,
-// remain valid.
+// buffer; a transport uses it only during the call, but after a failure it may still write there
+// (core/memory/leaked_memory.h). Every blocking call but Finalize takes a deadline and returns
+// kDeadlineExceeded when it has passed. After any failure the engine does not use the transport any
+// more, except with membership(): Receive, and the calls of Membership, remain valid.
 
 #ifndef TFMPI_CORE_TRANSPORT_TRANSPORT_H_
 #define TFMPI_CORE_TRANSPORT_TRANSPORT_H_
@@ -69,7 +69,8 @@ class Transport {
   virtual Status Flush(TimePoint /*deadline*/) { return Status(); }
   // Sleeps until a message may have arrived, Wake is called, or `limit` has passed; returns at once
   // if `ready` is true after others can see that this rank waits. May return early. `expecting`: a
-  // message is expected soon; otherwise, where messages wake nobody, one may wait until `limit`.
+  // message is expected soon; if not, and if messages do not wake this rank, one may wait there
+  // until `limit`.
   virtual void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) = 0;
   // Whether a thread that waits for peers may poll: each rank has its own core, and polling calls
   // no library.
@@ -79,7 +80,7 @@ class Transport {
 
   // A word that all ranks share, initially zero, for the engine's votes; null if there is none.
   virtual std::atomic<uint64_t>* SharedWord() { return nullptr; }
-  // If there is one: so many numbers for each rank, written by that rank and read by all.
+  // If there is one: kSharedNumbers numbers for each rank, written by that rank and read by all.
   static constexpr size_t kSharedNumbers = 8;
   virtual std::atomic<int64_t>* SharedNumbers(int /*rank*/) { return nullptr; }
   // After a change of the word: wakes all ranks that sleep in Wait.
@@ -95,8 +96,8 @@ class Transport {
                                 TimePoint deadline) {
     return Allreduce(in, out, reduction, std::min(deadline, Clock::now() + std::chrono::hours(1)));
   }
-  // `bytes[r]` bytes come from rank r; `out` receives them in rank order. `in` may be its own place
-  // there.
+  // `bytes[r]` bytes come from rank r; `out` receives them in rank order. `in` may be this rank's
+  // part of `out`.
   virtual Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
                            TimePoint deadline) = 0;
   // `rows[r]` rows come from rank r, with `row_bytes` each. Calls Put and Take of `access`.
@@ -113,8 +114,8 @@ class Transport {
     return Status();
   }
 
-  // For data in GPU memory, if the library that moves the bytes supports it; null: it does not say
-  // so. A rank knows only about itself. Lives as long as this.
+  // For data in GPU memory. Null if the library that moves the bytes does not report support for
+  // it, which may differ between ranks. Lives as long as this.
   virtual GpuMessages* gpu_messages() { return nullptr; }
 
   // The ranks with this local rank, one per node: for Allreduce only, in the common order of

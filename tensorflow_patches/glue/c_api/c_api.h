@@ -60,8 +60,8 @@ TFMPI_API int32_t tfmpi_quota_cores(void);
 // How often the ranks have continued after deaths; tfmpi_topology is that of this generation. 0
 // without an engine.
 TFMPI_API uint64_t tfmpi_generation(void);
-// What this rank's script does that cannot continue with fewer ranks: if a rank dies, all end with
-// this reason. "": nothing.
+// `why`: why this rank's script cannot continue with fewer ranks. If a rank dies, all end with this
+// reason. "": it can.
 TFMPI_API void tfmpi_set_needs_all(const char* why);
 // The description of the transport; lives as long as the process.
 TFMPI_API const char* tfmpi_transport(void);
@@ -83,8 +83,8 @@ TFMPI_API void tfmpi_seed_xla(uint32_t first);
 // Starts a collective on memory that the caller keeps until tfmpi_end. For allgather `out` is null,
 // and tfmpi_end frees the result. Returns at once. `waits`: 0: a thread of the script waits for it,
 // and others may use the library; 1: this thread is the only one of the script that uses the
-// library, and waits for the result; 2: likewise, and it has no gradients meanwhile; -1: no thread
-// waits for it, and the ranks can do without one that does not take part.
+// library, and waits for the result; 2: like 1, and this rank has no gradients until then; -1: no
+// thread waits for it, and it does not need every rank to take part.
 struct TfMpiOperation;
 TFMPI_API struct TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op,
                                              int32_t dtype, int32_t root, const int64_t* shape,
@@ -111,30 +111,31 @@ struct TfMpiBenchCase {
 TFMPI_API int32_t tfmpi_bench(const struct TfMpiBenchCase* bench_case, double* out,
                               int32_t samples[3], char* error);
 
-// On rank 0 only, elsewhere it does nothing: tells all ranks, without waiting, that `key` has
-// happened once more, with the text after a line break in `key`.
+// On rank 0: sends all ranks one more post of `key`, without waiting. If `key` contains a line
+// break, the text after it is the value of the post. On other ranks this does nothing.
 TFMPI_API void tfmpi_post(const char* key);
 // How many posts of this key this rank has received, or on rank 0 sent.
 TFMPI_API int64_t tfmpi_posted(const char* key);
-// Writes the text of post number `number` of this key, from 0, truncated to `bytes`.
+// Writes the value of post number `number` of this key, from 0, truncated to `bytes`.
 TFMPI_API void tfmpi_posted_value(const char* key, int64_t number, char* out, int32_t bytes);
 
 // What the script does, for messages on other ranks; see core/engine/script_state.h. Called on the
 // thread that does it.
 TFMPI_API void tfmpi_set_doing(const char* doing);
-// The number of steps done in it, to be written by that thread. Lives as long as the process.
+// The number of steps that it has done so far; the same thread writes it. Lives as long as the
+// process.
 TFMPI_API int64_t* tfmpi_steps(void);
 TFMPI_API void tfmpi_set_several_threads(int32_t several);
 // The number of posts, of any key, that this rank has received.
 TFMPI_API uint64_t tfmpi_posts_heard(void);
-// The only thread that uses the library waits for a file of rank 0 and has seen this many posts.
-// Call it again each time it has looked at new posts. Returns a code: whether the group has failed.
+// Says that this thread, the only one that uses the library, waits for a file of rank 0 and has
+// seen this many posts. Call it again after looking at new posts. Fails if the group has failed.
 TFMPI_API int32_t tfmpi_wait_for_file(const char* file, uint64_t posts, int32_t has_no_gradients,
                                       char* error);
 TFMPI_API void tfmpi_file_is_there(void);
-// How many gradients the others have averaged without this rank while it waited; and the reset
-// after its variables have become equal to theirs.
+// How many gradients the others have averaged without this rank while it waited.
 TFMPI_API uint64_t tfmpi_missed(void);
+// Resets that number, after this rank's variables have become equal to theirs.
 TFMPI_API void tfmpi_caught_up(void);
 
 // Names of variables; see variable_names.h.

@@ -72,8 +72,9 @@ void KeepTensorMemory() {
 
 }  // namespace tfmpi
 
-// By symbol, since the headers of one TensorFlow declare only one signature: the later ones are
-// from before 2.21, whose stock function with an int is now an inline call of the first.
+// Declared by symbol, because the headers of each TensorFlow declare only its own signatures. The
+// `older` functions are for TensorFlow before 2.21; since then, the one with an int is an inline
+// call of the other.
 #define TFMPI_INTERPOSED(symbol) __asm__(symbol) __attribute__((visibility("default"), used))
 
 extern "C" {

@@ -1,8 +1,8 @@
 // An extra: reads the rows of a table before a stock kernel updates them.
 //
-// Rows of other ranks are in no cache, and a stock kernel waits for memory row by row. So it gets
-// blocks of rows, and all rows of a block are read before they are updated. (Most of as many
-// prefetches would be dropped.)
+// The rows that only other ranks' samples use are in no cache here, and a stock kernel waits for
+// memory row by row. So it gets blocks of rows, and all rows of a block are read before they are
+// updated. (The processor would drop most of that many prefetches.)
 
 #ifndef TFMPI_GLUE_EXTRAS_ROWS_AHEAD_H_
 #define TFMPI_GLUE_EXTRAS_ROWS_AHEAD_H_

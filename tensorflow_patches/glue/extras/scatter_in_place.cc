@@ -76,8 +76,8 @@ void ScatterInPlace::Compute(OpKernelContext* context) {
         std::memcpy(Data(copy), Data(*value), value->TotalBytes());
         *value = copy;
       }
-      // The stock kernel takes the lock of the variable it is given and sets its mode; so it is
-      // given another variable with the same memory.
+      // The stock kernel locks the variable that it gets and sets its mode, so it gets another
+      // variable with the same memory.
       const tensorflow::core::RefCountPtr<Var> same(new Var(value->dtype()));
       *same->tensor() = *value;
       same->is_initialized = true;

@@ -3,8 +3,8 @@
 //
 // A stock scatter puts its variable into copy-on-read mode permanently: every op that reads all of
 // it, like Keras's Embedding in each step, then copies the table. Here the variable keeps its mode,
-// and is copied before a write if a previous read still holds it, like in a dense optimizer op. It
-// takes the variable's exclusive lock, where a stock scatter shares the lock with readers. A
+// and is copied before a write if a previous read still holds it, as in a dense optimizer op. This
+// takes the variable's lock exclusively, where a stock scatter shares it with readers. A
 // variable that another op has put into copy-on-read mode stays in it.
 //
 // Created by the decorating factory (registration/decorators.cc), owns the stock kernel. TensorFlow

@@ -21,7 +21,7 @@ namespace tfmpi {
 class SynchronousUpdate : public tensorflow::OpKernel {
  public:
   // Whether the gradient is an average, Python has named the variable and its slots, and all of
-  // them are synchronized. A step that later gets one that is not ends with an error.
+  // them are synchronized. If a later step passes one that is not, it ends with an error.
   static bool Serves(const tensorflow::OpKernelConstruction& construction);
 
   SynchronousUpdate(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,

@@ -1,8 +1,8 @@
 // Fetches of a Session without a copy: Python then sees a variable in place.
 //
 // TensorFlow moves a fetched tensor to Python if nothing else holds its memory, and copies it
-// otherwise, for example if it is a variable's value. The function that decides is interposed, as
-// interpose.cc does for registration: while a thread shares its fetches, all of them are moved.
+// otherwise, for example if it is a variable's value. The function that decides is interposed (as
+// in registration/interpose.cc): while a thread shares its fetches, all of them are moved.
 // sessions.py uses this to compare the ranks' variables, and to receive rank 0's values into them,
 // without memory for another copy of the table.
 
@@ -16,8 +16,8 @@ namespace tfmpi {
 // IsLoneVariable knows.
 void ShareFetches(bool share);
 
-// For an array that this thread has fetched since it began to share: whether its memory belongs to
-// one variable, and to no other tensor and not to the script. Then it may be written to.
+// Whether this memory, of an array that this thread has fetched since it began to share, belongs to
+// one variable alone, and not to the script. Then it may be written to.
 bool IsLoneVariable(const void* data);
 
 }  // namespace tfmpi

@@ -1,9 +1,9 @@
-// The same draws of compiled functions on all ranks.
+// Makes compiled functions draw the same random numbers on all ranks.
 //
 // XLA ignores the seeds of TensorFlow's stateful random ops. TensorFlow gives each execution of a
-// compiled function a new seed, from a counter that begins at random in each process. GPUs draw by
-// it, and since TensorFlow 2.22 CPUs do. Ranks run the same functions in the same order, so they
-// need only begin at the same number.
+// compiled function a new seed, from a counter that starts at a random number in each process. GPUs
+// use that seed, and CPUs since TensorFlow 2.22. Ranks run the same functions in the same order, so
+// it is enough that their counters start at the same number.
 
 #include "tensorflow_patches/glue/internals/xla_seeds.h"
 

@@ -5,8 +5,8 @@
 
 namespace tfmpi {
 
-// From now on compiled functions draw by seeds that follow from `first`, which is the same on all
-// ranks; 0: by TensorFlow's own. Any thread.
+// From now on the seeds of compiled functions follow from `first`, which is the same on all ranks.
+// 0: TensorFlow's own seeds. Any thread.
 void SeedXla(uint32_t first);
 
 }  // namespace tfmpi

@@ -167,7 +167,7 @@ void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
 
 void RunStock(OpKernel* stock, OpKernelContext* context) {
   if (!RunsOnGpu(context)) return stock->Compute(context);
-  // A GPU device makes its GPU current, on which the kernel launches.
+  // This makes the device's GPU the current one, as the kernel's launches need.
   static_cast<tensorflow::Device*>(context->device())->Compute(stock, context);
 }
 
@@ -182,7 +182,7 @@ void RunOnInputs(OpKernel* stock, OpKernelContext* context,
   context->set_params(&replaced);
   RunStock(stock, context);
   context->set_params(params);
-  replaced.eigen_gpu_device = nullptr;  // it belongs to the original, and Params would delete it
+  replaced.eigen_gpu_device = nullptr;  // `params` owns it, but ~Params would delete it here, too
 }
 
 void RunOnGradient(OpKernel* stock, OpKernelContext* context, int index, Tensor* gradient) {

@@ -24,7 +24,7 @@ namespace tfmpi {
 // Whether the gradient of an Apply op is already an average.
 bool IsAveraged(const tensorflow::NodeDef& node);
 
-// What every kernel of an Apply op derives from its node.
+// What the kernels of an Apply op read from its node.
 struct ApplyNode {
   // Fails the construction if the stock kernel has no such input as `op` names.
   ApplyNode(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,
@@ -32,8 +32,8 @@ struct ApplyNode {
 
   int gradient = -1;         // input index
   std::string ref_variable;  // the variable's graph name, if it is a ref
-  // " (ApplyAdam)", also for the sparse form: distinguishes two optimizers of one variable. A
-  // second and further Apply op of one kind on one variable in a graph has a number.
+  // " (ApplyAdam)", also for the sparse form: distinguishes two optimizers of one variable. If a
+  // graph has several Apply ops of one kind for one variable, all but the first have a number.
   std::string request_suffix;
   bool averaged;
 };
@@ -49,8 +49,8 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
   // The number of optimizer ops run by the process so far, however their gradients were averaged.
   static int64_t Applied();
   static void CountApplied();
-  // Whether the gradients of optimizer ops that run eagerly on this thread are already averages,
-  // from now on. Returns the previous value.
+  // Says whether the gradients of optimizer ops that run eagerly on this thread from now on are
+  // already averages. Returns the previous value.
   static bool SetThreadAveraged(bool averaged);
   static bool ThreadAveraged();
 
@@ -62,7 +62,7 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
   SynchronizedVariables synchronized_;
 };
 
-// Runs the stock kernel in `context`, which is its own or has the same inputs.
+// Runs the stock kernel in `context`, which belongs to it or to a kernel with the same inputs.
 void RunStock(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context);
 // Runs the stock kernel in `context`, which belongs to another kernel: it sees that kernel's
 // inputs, with the inputs at these indices replaced by these tensors.

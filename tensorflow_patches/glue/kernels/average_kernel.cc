@@ -82,6 +82,20 @@ bool IsFolding(OpKernelContext* context) {
          context->step_id() == tensorflow::LogMemory::CONSTANT_FOLDING_STEP_ID;
 }
 
+// If the weight is on a GPU, sets only its address: DirectReduction and StagedReduction check it.
+absl::Status ReadWeight(OpKernelContext* context, int input, const std::string& name,
+                        AveragePlan::Weight* weight) {
+  TF_RETURN_IF_ERROR(CheckWeightInput(context, input));
+  const Tensor& tensor = context->input(input);
+  if (RunsOnGpu(context) && context->input_memory_type(input) != tensorflow::HOST_MEMORY) {
+    weight->on_gpu = Data(tensor);
+    return absl::OkStatus();
+  }
+  const float value = tensor.flat<float>()(0);
+  weight->value = value;
+  return CheckWeight(value, name);
+}
+
 }  // namespace
 
 bool AverageSpec::IsMarked(const tensorflow::NodeDef& node) {
@@ -143,30 +157,11 @@ absl::Status CheckWeightInput(OpKernelContext* context, int input) {
   return absl::OkStatus();
 }
 
-absl::Status ReadWeight(OpKernelContext* context, int input, const std::string& name,
-                        float* weight) {
-  TF_RETURN_IF_ERROR(CheckWeightInput(context, input));
-  *weight = context->input(input).flat<float>()(0);
-  return CheckWeight(*weight, name);
-}
-
 absl::Status CheckWeight(float weight, const std::string& name) {
   if (std::isfinite(weight) && weight >= 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("the weight of '", name,
                                                  "' and the tensors averaged with it is ", weight,
                                                  "; it must be finite and not negative"));
-}
-
-absl::Status ReadWeight(OpKernelContext* context, int input, const std::string& name,
-                        AveragePlan::Weight* weight) {
-  if (!RunsOnGpu(context) || context->input_memory_type(input) == tensorflow::HOST_MEMORY) {
-    float value = 0;
-    const absl::Status status = ReadWeight(context, input, name, &value);
-    weight->value = value;
-    return status;
-  }
-  weight->on_gpu = Data(context->input(input));
-  return CheckWeightInput(context, input);
 }
 
 bool IsFirstAverage(const std::string& name) {
@@ -201,7 +196,7 @@ std::shared_ptr<const AveragePlan> AverageKernel::PlanFor(OpKernelContext* conte
   return plan_;
 }
 
-// Averages stay where they are reduced, which saves one copy per small tensor.
+// The averages stay in the memory in which they are reduced, which saves one copy per small tensor.
 absl::Status AverageKernel::AllocateTogether(OpKernelContext* context,
                                              const AveragePlan::Entry& entry, void** data) const {
   const tensorflow::DataType type = context->input_dtype(static_cast<int>(entry.tensors[0]));

@@ -20,34 +20,26 @@
 
 namespace tfmpi {
 
-// What is averaged, read from a node's attributes.
+// The attributes of an average node.
 struct AverageSpec {
   std::vector<std::string> names;  // of the engine's requests, one per tensor
   std::vector<DataType> dtypes;
 
   // Whether an IdentityN is an average.
   static bool IsMarked(const tensorflow::NodeDef& node);
-  // For a marked IdentityN or a TfMpiAverage. Fails for a type that cannot be averaged, with the
-  // name.
+  // For a marked IdentityN or a TfMpiAverage. Fails if a tensor's type cannot be averaged.
   static absl::Status Read(const tensorflow::NodeDef& node, AverageSpec* spec);
 };
 
-// The names of the requests of a marked IdentityN, or of an op with these attributes; empty without
-// them.
+// The names of the requests of a marked IdentityN or an average op of ours; empty if the node lacks
+// the attributes.
 std::vector<std::string> AverageNames(const tensorflow::NodeDef& node);
-// Fails for a type that cannot be averaged, with the name.
+// Sets `core` to the type of tensor `name`. Fails, with that name, if it cannot be averaged.
 absl::Status CheckAveraged(const std::string& name, tensorflow::DataType type, DataType* core);
-// The suffix for a request's name in the session that runs it.
+// The suffix of request names in the session that runs this step; empty without a scope.
 std::string SessionSuffix(tensorflow::OpKernelContext* context);
-// Fails where graphs are optimized, and if the input is not a weight.
+// Fails if input number `input` is not a float32 scalar, and during constant folding.
 absl::Status CheckWeightInput(tensorflow::OpKernelContext* context, int input);
-// Reads the weight in input number `input`; fails where graphs are optimized, and for a bad weight.
-absl::Status ReadWeight(tensorflow::OpKernelContext* context, int input, const std::string& name,
-                        float* weight);
-// Likewise; if the weight is on a GPU, only its address.
-absl::Status ReadWeight(tensorflow::OpKernelContext* context, int input, const std::string& name,
-                        AveragePlan::Weight* weight);
-
 // Ok if `weight` is finite and not negative.
 absl::Status CheckWeight(float weight, const std::string& name);
 

@@ -2,7 +2,7 @@
 //
 // Each has a string input, the name that identifies it on all ranks. The kernels run on inter-op
 // threads and complete on TensorFlow's runner; a cancelled step withdraws its requests. See
-// request_group.h. TfMpiHandleName is no collective: it tells Python a resource's name.
+// request_group.h. TfMpiHandleName is not a collective: it gives Python a resource's name.
 
 #include <cstring>
 #include <memory>
@@ -85,7 +85,7 @@ REGISTER_OP("TfMpiBroadcast")
     .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
 
-// Container and name of a resource: tells Python which handle an eager variable has.
+// The container and name of a resource's handle, by which Python identifies eager variables.
 REGISTER_OP("TfMpiHandleName")
     .Input("resource: resource")
     .Output("container_and_name: string")

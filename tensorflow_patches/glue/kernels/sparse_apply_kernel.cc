@@ -25,7 +25,7 @@ using tensorflow::Tensor;
 
 namespace {
 
-// Whether there is one index per row of values; if not, the stock kernel reports it.
+// Whether there is one index per row of values; if not, the stock kernel reports that.
 bool IsRows(const Tensor& values, const Tensor& indices) {
   return values.dims() > 0 && indices.dims() == 1 && values.dim_size(0) == indices.dim_size(0);
 }
@@ -51,7 +51,7 @@ class SparseApplyKernel::Step {
   void OnExchanged(const absl::Status& status);
   const Tensor& values() const;
   const Tensor& indices() const;
-  // On a GPU this copies the rows back: they pass through the host, which reads their indices.
+  // On a GPU this copies the rows back: the host, which must read their indices, has averaged them.
   void OnAveraged(const absl::Status& status);
   void Update(const absl::Status& status);
   // Runs the stock kernel, in blocks of rows.
@@ -159,7 +159,7 @@ void SparseApplyKernel::Step::Update(const absl::Status& status) {
 absl::Status SparseApplyKernel::Step::RunOnAllRows() {
   const bool sliced = !on_gpu_ && ExtrasThatAreOn().rows_ahead && IsRows(values(), indices()) &&
                       values().dim_size(0) > kBlockOfRows;
-  // Not sliced: one block, which is everything.
+  // If not sliced, there is one block, with all rows.
   const int64_t rows = sliced ? values().dim_size(0) : 0;
   int64_t begin = 0;
   do {

@@ -23,7 +23,7 @@ std::vector<int64_t> Widen(const Tensor& indices) {
   return std::vector<int64_t>(flat.data(), flat.data() + flat.size());
 }
 
-// One, in the wire form of any type: for a complex number only the real part counts.
+// The number 1 in the wire form of any type; a complex one has a second element, 0.
 struct One {
   float single[2] = {1, 0};
   double wide[2] = {1, 0};
@@ -143,7 +143,7 @@ absl::Status SparseAverage::AddDense(RequestGroup* group) {
 void SparseAverage::Finish(Done done) {
   if (is_dense_) return done(ExtractTouchedRows());
   if (gathered_->gathered()) return done(SumGathered());
-  // There are too many rows. All ranks know all row counts, so all choose this.
+  // There are too many rows. All ranks know all row counts, so all of them reduce the dense tensor.
   auto group = std::make_unique<RequestGroup>(engine_, context_->cancellation_manager(),
                                               *context_->runner());
   const absl::Status status = AddDense(group.get());

@@ -1,12 +1,12 @@
-// The average of one sparse gradient over the ranks: in go rows with their indices, out come the
-// rows of all ranks, each index once, or with all duplicates if the code that follows may
-// distinguish them.
+// The average of one sparse gradient over the ranks: takes this rank's rows with their indices, and
+// returns the rows of all ranks, each index once, or with all duplicates if the code that uses the
+// average may distinguish them.
 //
 // A kernel creates one on an inter-op thread, adds its request to a group with AddTo, and calls
 // Finish on TensorFlow's runner when the group has ended with ok; the rows are summed there. Row
-// for row, the result is what one process has for the whole batch. The rows are gathered, at a cost
-// proportional to their number; or, if that moves more bytes and duplicates are summed, reduced as
-// a dense tensor of the table's size.
+// for row, the result equals that of one process for the whole batch. The rows are gathered, at a
+// cost proportional to their number; or, if that moves more bytes and duplicates are summed,
+// reduced as a dense tensor of the table's size.
 
 #ifndef TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_H_
 #define TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_H_
@@ -47,7 +47,7 @@ class SparseAverage {
 
   // `values` [n, ...]: a row for each of `indices` [n], int32 or int64. `table_rows`: the first
   // dimension of the table, the same on all ranks, or -1. This rank's rows are multiplied by
-  // `weight`; with 0 it has none. `values` is read until Finish is done. `duplicates` must be the
+  // `weight`; with 0 it has none. `values` is read until Finish returns. `duplicates` must be the
   // same on all ranks.
   absl::Status AddTo(RequestGroup* group, const tensorflow::Tensor& values,
                      const tensorflow::Tensor& indices, int64_t table_rows, double weight,

@@ -105,7 +105,7 @@ void SparseAverageKernel::Average(OpKernelContext* context, Engine* engine, cons
     if (!status.ok()) return written(status, {});
     ToKernel(context, {*average->values(), *average->indices()}, written);
   };
-  // `own` is read until then.
+  // Keeps `own`, which is read until Finish returns.
   RequestGroup::Submit(std::move(group), "'" + name_ + "' was averaged",
                        [average, own, finished](const absl::Status& status) {
                          if (!status.ok()) return finished(status);

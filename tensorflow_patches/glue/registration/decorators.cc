@@ -29,7 +29,7 @@ using tensorflow::kernel_factory::OpKernelFactory;
 std::string SparseReason(const tensorflow::NodeDef& node) {
   return "cannot average this sparse gradient over ranks inside a compiled function: '" +
          node.name() + "' (" + node.op() +
-         ") would train each rank's rows on its own. Drop jit_compile=True, make the gradient "
+         ") would apply only this rank's rows. Drop jit_compile=True, make the gradient "
          "dense with tf.convert_to_tensor(gradient), or run with TF_MPI_ENABLE=0";
 }
 
@@ -120,14 +120,14 @@ OpKernel* MakeCompiledScatter(OpKernelConstruction* construction, Stock& stock) 
   return new CompiledScatter(construction, std::move(stock));
 }
 
-// The optimizer ops of apply_ops.h.
+// In place of names: the dense or the sparse optimizer ops of apply_ops.h.
 constexpr std::string_view kDense = "dense", kSparse = "sparse";
 
-// kOthers: any other device, such as that of a plug-in.
+// kOthers: any other device, such as a plug-in's.
 enum class Devices { kAll, kCpu, kGpu, kXla, kOthers };
 
 struct Decorator {
-  std::string_view ops;  // names separated by |; or one of the above
+  std::string_view ops;  // names separated by |, or kDense or kSparse
   Devices devices;
   Maker make;
   bool Extras::*extra = nullptr;  // null: part of averaging itself

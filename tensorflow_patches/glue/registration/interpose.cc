@@ -1,6 +1,6 @@
-// Registration, through which every kernel of TensorFlow passes.
+// Interposes on the registration of TensorFlow's kernels.
 //
-// This library is loaded before TensorFlow's, so all registrations of the stock binary bind to the
+// This library is loaded before TensorFlow's, so all registrations of the stock binary call the
 // definition below. It runs on the thread that loads TensorFlow. libtensorflow_framework is a
 // dependency of this library, so its constructors, which register kernels, run first: nothing here
 // may use a global that is not constant-initialized.

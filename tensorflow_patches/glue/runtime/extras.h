@@ -1,5 +1,5 @@
 // Optional code that only makes steps faster: TF_MPI_EXTRAS. Gradients are averaged with any subset
-// of these. docs/extras.md says what each is worth; each is a file of its own, or a part of core/
+// of these. docs/extras.md has the speedup of each. Each is a file of its own, or a part of core/
 // that an option turns off.
 //
 // Set once, when the runtime starts and before kernels are created; read on any thread.
@@ -23,8 +23,8 @@ struct Extras {
   bool synchronous_updates = false;  // extras/synchronous_update.h
 };
 
-// `names`: those of config/parameter.py, separated by commas. False if one is unknown: then Python
-// and this library are of different builds.
+// `names`: those of config/parameter.py, separated by commas. False if one is unknown, which means
+// that the Python files and this library come from different builds.
 bool ParseExtras(const std::string& names, Extras* extras);
 
 // The extras of this process; none before SetExtras.

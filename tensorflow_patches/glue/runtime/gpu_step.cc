@@ -13,13 +13,13 @@
 namespace tfmpi {
 namespace {
 
-struct KeptOnes {
+struct EventPool {
   std::mutex mutex;
   std::unordered_map<Gpu*, std::vector<GpuEvent>> kept;  // guarded by mutex
 };
 
-KeptOnes& KeptEvents() {
-  static auto* const events = new KeptOnes;
+EventPool& KeptEvents() {
+  static auto* const events = new EventPool;
   return *events;
 }
 
@@ -106,7 +106,7 @@ absl::Status GpuOfStream(void* stream, GpuMemory* memory) {
 absl::Status KeptEvent::Take(Gpu* gpu) {
   gpu_ = gpu;
   {
-    KeptOnes& events = KeptEvents();
+    EventPool& events = KeptEvents();
     std::lock_guard<std::mutex> lock(events.mutex);
     std::vector<GpuEvent>& kept = events.kept[gpu];
     if (!kept.empty()) {
@@ -135,7 +135,7 @@ void ToKernel(tensorflow::OpKernelContext* context, TensorList tensors, Copied c
 
 KeptEvent::~KeptEvent() {
   if (event_ == nullptr) return;
-  KeptOnes& events = KeptEvents();
+  EventPool& events = KeptEvents();
   std::lock_guard<std::mutex> lock(events.mutex);
   events.kept[gpu_].push_back(event_);
 }

@@ -1,8 +1,8 @@
 // The GPU on which a kernel runs, in the form that requests use.
 //
-// TensorFlow enqueues a kernel's work on a stream, and the kernel returns; accesses to its memory
-// are ordered only by that stream. So a request waits for an event of the stream, and the stream
-// for the request's result (core/gpu/staged/staged_reduction.h).
+// A kernel enqueues its work on a stream and returns; accesses to its memory are ordered only by
+// that stream. So a request waits for an event of the stream, and the stream waits for the
+// request's result (core/gpu/staged/staged_reduction.h).
 
 #ifndef TFMPI_GLUE_RUNTIME_GPU_STEP_H_
 #define TFMPI_GLUE_RUNTIME_GPU_STEP_H_
@@ -17,22 +17,22 @@ namespace tfmpi {
 
 // Whether the memory that this kernel allocates is GPU memory.
 bool RunsOnGpu(tensorflow::OpKernelContext* context);
-// For a kernel that runs on a GPU, without an event.
+// Sets the GPU and the stream of `memory`, but no event. The kernel must run on a GPU.
 absl::Status GpuOfKernel(tensorflow::OpKernelContext* context, GpuMemory* memory);
-// For a stream of XLA's, a CUstream.
+// The same for a stream of XLA, which is a CUstream.
 absl::Status GpuOfStream(void* stream, GpuMemory* memory);
 
 // For allocate_temp: memory that the host reads and writes.
 tensorflow::AllocatorAttributes OnHost();
-// Copies a kernel's tensors to host memory, and back to the kernel's memory, after the work
-// enqueued before. On other devices than GPUs, and without elements, returns the tensors themselves
-// at once. `copied` runs once, on a thread on which the kernel may continue.
+// Copy a kernel's tensors to host memory, or from there to the memory of the kernel's device, after
+// the work enqueued so far. `copied` runs once, on a thread on which the kernel may continue. On a
+// CPU nothing is copied: `copied` gets the tensors themselves, before the call returns.
 using TensorList = std::vector<tensorflow::Tensor>;
 using Copied = std::function<void(const absl::Status&, const TensorList&)>;
 void ToHost(tensorflow::OpKernelContext* context, TensorList tensors, Copied copied);
 void ToKernel(tensorflow::OpKernelContext* context, TensorList tensors, Copied copied);
 
-// An event of a GPU, from a pool to which it returns.
+// A GPU event, taken from a pool and returned to it by the destructor.
 class KeptEvent {
  public:
   KeptEvent() = default;

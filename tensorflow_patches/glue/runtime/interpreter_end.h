@@ -1,8 +1,8 @@
-// The end of Python's interpreter, after this rank has left the others.
+// Limits how long Python's interpreter may take to exit, after this rank has joined or left.
 //
 // The interpreter destroys tf.data's iterators, which wait for threads that may be in a function of
 // the script; such a thread blocks forever when it next needs Python's lock. Stock TensorFlow hangs
-// there, too, and a single rank would hang the whole job.
+// there, too, but here one such rank would hang the whole job.
 
 #ifndef TFMPI_GLUE_RUNTIME_INTERPRETER_END_H_
 #define TFMPI_GLUE_RUNTIME_INTERPRETER_END_H_
@@ -14,8 +14,8 @@ namespace tfmpi {
 
 // Called on Python's main thread, once, at exit. From then on a thread checks whether the
 // interpreter is being finalized, which comes after all atexit functions and after output was
-// flushed. If that uses no processor time for `patience`, the process writes `line` to stderr and
-// ends with `code`.
+// flushed. If the process then uses almost no processor time for `patience`, it writes `line`, if
+// that is not empty, to stderr and ends with `code`.
 void LimitInterpreterEnd(int code, std::chrono::milliseconds patience, std::string line);
 
 }  // namespace tfmpi

@@ -26,13 +26,13 @@ namespace tfmpi {
 int64_t GradientsSubmitted();
 void CountGradients(int64_t gradients);
 
-// A request for `tensor`, without data; an allreduce is an average.
+// A request for `tensor`, without buffers; an allreduce is an average.
 Request RequestFor(OpKind kind, std::string name, DataType dtype, const tensorflow::Tensor& tensor);
 
 // Runs `closure` on a thread for which no other code waits. Threads are reused.
 void RunOnOwnThread(std::function<void()> closure);
 
-// What ends a kernel: sets its status, if not ok, and calls `done`.
+// Returns a function that ends a kernel: it sets the kernel's status, if not ok, and calls `done`.
 std::function<void(const absl::Status&)> EndOf(tensorflow::OpKernelContext* context,
                                                tensorflow::AsyncOpKernel::DoneCallback done);
 
@@ -45,22 +45,23 @@ class RequestGroup {
   RequestGroup(Engine* engine, tensorflow::CancellationManager* cancellation, Runner runner)
       : engine_(engine), cancellation_(cancellation), runner_(std::move(runner)) {}
 
-  // For a kernel, whose step may be cancelled; on a GPU the requests use that GPU's memory.
+  // For a kernel, whose step may be cancelled. If it runs on a GPU, the requests that Add takes are
+  // in that GPU's memory.
   static std::unique_ptr<RequestGroup> OfKernel(Engine* engine,
                                                 tensorflow::OpKernelContext* context);
 
-  // The memory of requests added from now on. The group creates its event.
+  // Sets the memory of the requests that Add takes from now on. The group creates the event.
   void SetMemory(const GpuMemory& memory) { memory_ = memory; }
   // The request must have no `done`, which the group sets.
   void Add(Request request);
   // A request with host memory, even on a GPU.
   void AddOfHost(Request request) { requests_.push_back(std::move(request)); }
 
-  // Submits all requests to the engine and takes `group`. `ended` runs exactly once, never on the
-  // communication thread, with the first failure. If the step is cancelled, the requests are
-  // withdrawn. `what` describes the operation in the error of a step that was cancelled before. On
-  // a GPU, everything that the requests read must have been enqueued, and everything they write
-  // allocated.
+  // Takes ownership of `group` and submits all its requests to the engine. `ended` runs exactly
+  // once, never on the communication thread, with the first failure. If the step is cancelled, the
+  // requests are withdrawn; if that happened before this call, the error is "the step was cancelled
+  // before `what`". On a GPU, the work that computes the requests' inputs must have been enqueued,
+  // and their outputs allocated.
   static void Submit(std::unique_ptr<RequestGroup> group, const std::string& what, Ended ended);
 
  private:
@@ -82,7 +83,7 @@ class RequestGroup {
   std::atomic<int> unfinished_{0};
 
   std::mutex mutex_;
-  Status status_;  // the first failure; guarded by mutex_, as all below
+  Status status_;  // the first failure; guarded by mutex_, like tickets_ and cancelled_
   std::vector<Ticket> tickets_;
   bool cancelled_ = false;
   bool watching_ = false;

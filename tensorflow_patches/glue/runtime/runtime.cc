@@ -19,7 +19,7 @@ namespace {
 std::atomic<Engine*> g_engine{nullptr};
 std::atomic<bool> g_left_to_script{false};
 
-// What the start waits for. Any thread.
+// What StartWaitsFor returns. Any thread.
 struct Waits {
   std::mutex mutex;
   std::string whom;  // guarded by mutex
@@ -30,7 +30,7 @@ Waits& GetWaits() {
   return *waits;
 }
 
-// State from the start to the end. Python's main thread, or the training thread that fails.
+// State from the start to the end, for the threads that may call Start, Join and Leave (runtime.h).
 struct State {
   EngineOptions options;
   Observation observation;
@@ -47,7 +47,7 @@ void Log(const std::string& line) {
   if (options.log) options.log(line);
 }
 
-// Collective. Returns false if the transport is unusable afterwards.
+// EngineOptions::at_end. Returns false if the transport is unusable afterwards.
 bool GatherObservation(Transport* transport) {
   State& state = GetState();
   if (!state.observation.stats && state.observation.timeline.empty()) return true;
@@ -99,7 +99,9 @@ Status StartRuntime(const RuntimeOptions& options) {
   Extras extras;
   if (!ParseExtras(options.extras, &extras)) {
     return Status(Code::kInternal,
-                  "the library of this wheel does not know an extra in '" + options.extras + "'");
+                  "libtensorflow_mpi.so does not know all extras in '" + options.extras +
+                      "': it is from another build than the wheel's Python files. Install the "
+                      "wheel again");
   }
   // A divided update takes several requests, between which each rank has updated only its own rows,
   // so it could not be repeated after a death.

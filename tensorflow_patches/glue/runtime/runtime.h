@@ -1,9 +1,10 @@
-// The process's only engine, between its start from Python and its end at exit.
+// The process's only engine, which Python starts and ends.
 //
-// Start, Join and Leave: Python's main thread. Everything else: any thread. Before Start and after
-// the end there is no engine; kernels created then are stock kernels, and requests fail. There is
-// no engine in a child that this process forks either: its kernels act like stock ones, as with one
-// rank, and it has none of the memory that the ranks share.
+// Start and Join: Python's main thread. Leave: that thread, or a training thread that has failed.
+// Everything else: any thread. Before Start there is no engine, and kernels are stock kernels;
+// after Join or Leave requests fail. There is no engine in a child that this process forks either:
+// its kernels act like stock ones, as with one rank, and it has none of the memory that the ranks
+// share.
 
 #ifndef TFMPI_GLUE_RUNTIME_RUNTIME_H_
 #define TFMPI_GLUE_RUNTIME_RUNTIME_H_
@@ -29,19 +30,18 @@ struct RuntimeOptions {
 
 // Starts the engine; on failure the message is one line that says what to do.
 Status StartRuntime(const RuntimeOptions& options);
-// During the start, on any thread: what this rank waits for; "" if nothing.
+// What this rank waits for while it starts; "" if nothing.
 std::string StartWaitsFor();
-// Engine::Join and Leave, and the end of the observation: writes its files.
+// Engine::Join and Leave; they also write the timeline.
 Status JoinRuntime();
 void LeaveRuntime(const std::string& reason, Clock::duration grace);
-// The statistics of all ranks, on rank 0, after it has joined; see FormatStats. Else empty.
+// On rank 0, after it has joined: the statistics of all ranks; see FormatStats. Otherwise empty.
 const std::string& StatsReport();
 // Null unless started.
 Engine* GetEngine();
 // The error of an op that needs an engine.
 absl::Status AveragingIsOff();
-// From now on optimizer ops act like stock ones: the script averages with ops of its own. Any
-// thread.
+// From now on optimizer ops act like stock ones: the script averages with ops of its own.
 void LeaveAveragesToScript();
 bool AreAveragesLeftToScript();
 

@@ -44,9 +44,10 @@ class InitialBroadcast {
   // to this object or to the variables.
   void AddBroadcasts(tensorflow::OpKernelContext* context, const std::string& name,
                      const std::string& ref_variable, int rank, RequestGroup* group);
-  // Adds one state input of any op, synchronized or not, with the name `request`.
+  // Adds one state input of any op, synchronized or not. Fails if it has no value or its type is
+  // unsupported.
   absl::Status AddBroadcast(tensorflow::OpKernelContext* context, int input,
-                            const std::string& request, int rank, RequestGroup* group);
+                            const std::string& request_name, int rank, RequestGroup* group);
   bool empty() const { return received_.empty(); }
   // Call it when the group has ended with ok: assigns the received values to the variables.
   absl::Status Write(tensorflow::OpKernelContext* context);

@@ -1,4 +1,4 @@
-// The names that variables have on every rank.
+// Names of variables that are the same on every rank.
 //
 // A v1 variable has its graph name, unique in its session; sessions are distinguished by a scope on
 // which Python agrees. An eager variable's handle is named "debug name/per-process id": the id is
@@ -35,7 +35,7 @@ class VariableNames {
   bool AreSynchronized(const std::vector<std::string>& keys);
   // Whether this rank already has rank 0's value; from now on it counts as synchronized.
   bool TestAndMarkSynchronized(const std::string& key);
-  // For an Apply op of the kind that `suffix` names; records that it was seen.
+  // For an Apply op of the kind that `suffix` names; records that it has been seen.
   VariableUse Use(const std::string& key, const std::string& suffix);
 
   // The key of a resource variable of which only the handle's name is known, as during XLA
@@ -59,7 +59,7 @@ class VariableNames {
   Entry& FindOrAdd(const std::string& key);
 
   std::mutex mutex_;
-  std::unordered_map<std::string, Entry> entries_;  // guarded by mutex_, as all below
+  std::unordered_map<std::string, Entry> entries_;  // guarded by mutex_, like all below
   std::unordered_map<std::string, int> counts_;
   std::unordered_set<std::string> synchronized_;  // keys, including slots, which have no entry
   std::unordered_map<int64_t, std::string> scopes_;

@@ -1,5 +1,5 @@
-// Operations of Python on a large variable in place, without a copy in Python. On a GPU the digest
-// copies it to the host.
+// Ops with which Python broadcasts and hashes a large variable without a copy in Python. On a GPU
+// the digest copies it to the host.
 //
 // Only eager code runs these ops (python/_src/variables/large_variables.py), on resource variables.
 
@@ -22,7 +22,7 @@ namespace {
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-// Makes rank 0's value every rank's. The name identifies the operation on all ranks.
+// Gives every rank rank 0's value. The name identifies the operation on all ranks.
 REGISTER_OP("TfMpiBroadcastVariable")
     .Input("resource: resource")
     .Input("request_name: string")
@@ -30,7 +30,7 @@ REGISTER_OP("TfMpiBroadcastVariable")
     .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
-// A number that almost certainly differs if a bit of the value does.
+// A hash of the value's bits.
 REGISTER_OP("TfMpiVariableDigest")
     .Input("resource: resource")
     .Output("digest: int64")

@@ -81,7 +81,8 @@ int64_t RowsForCapacity(int64_t capacity, int64_t ranks) {
   return rows;
 }
 
-// The operands' shapes, row-major whatever XLA prefers; an error if one is dynamic.
+// The operands' shapes, row-major even where XLA prefers another layout; an error if one is
+// dynamic.
 absl::StatusOr<std::vector<xla::Shape>> RowMajorShapes(xla::XlaBuilder* builder, const Call& call) {
   std::vector<xla::Shape> shapes;
   for (size_t i = 0; i < call.tensors.size(); ++i) {
@@ -127,7 +128,7 @@ absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, Call call,
     (*shapes)[i].set_dimensions(0, own);
     operands[i] = xla::SliceInDim(operands[i], 0, own, 1, 0);
   }
-  // The others are in place: XLA copies operands that it still needs elsewhere.
+  // Dense tensors are averaged in place: XLA copies operands that it still needs elsewhere.
   std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> in_place;
   const xla::ShapeIndex whole;
   const auto tensors = static_cast<int64_t>(operands.size());

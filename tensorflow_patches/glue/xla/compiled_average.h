@@ -38,7 +38,7 @@ class CompiledAverageKernel : public tensorflow::OpKernel {
 };
 
 // A dense optimizer op on a resource variable: the stock kernel emits the update, with the average.
-// Python has synchronized the variable before the function was called, so nothing here does.
+// Python has synchronized the variable before the function was called.
 class CompiledApplyKernel : public tensorflow::OpKernel {
  public:
   CompiledApplyKernel(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,

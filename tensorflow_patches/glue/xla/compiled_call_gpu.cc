@@ -17,8 +17,8 @@
 namespace tfmpi {
 namespace {
 
-// Pinned memory of at least this size, from a pool to which it returns. The copies that use it must
-// have ended before that.
+// Pinned memory of at least the size asked for, taken from a pool and returned to it by the
+// destructor. The copies that use it must have ended by then.
 class KeptPinned {
  public:
   KeptPinned() = default;

@@ -15,7 +15,7 @@
 
 namespace tfmpi {
 
-// What a call averages; kept between steps.
+// The averages of one call; kept between steps.
 struct CallPlan {
   std::vector<std::string> slices;  // names
   // The dense gradients; null if there are none.
@@ -30,8 +30,8 @@ struct CallPlan {
 absl::StatusOr<std::shared_ptr<const CallPlan>> PlanFor(std::string_view joined,
                                                         const Operands& operands);
 
-// Adds the dense gradients. `fingerprints`: the host can read them, and they are the first ones
-// with their names.
+// Adds the dense gradients. `fingerprints`: as in AveragePlan::Requests; the host must be able to
+// read the gradients.
 void AddDense(const AveragePlan& plan, const Operands& operands, const AveragePlan::Weight& weight,
               bool fingerprints, RequestGroup* group);
 

@@ -45,7 +45,7 @@ bool IsOfScalar(xla::XlaBuilder* builder, const Instruction& instruction) {
          Operand(builder, instruction, 0).shape().dimensions_size() == 0;
 }
 
-// The factor of the rows of an average.
+// The factor by which the rows of an average are multiplied.
 struct Factor {
   static constexpr int64_t kOne = -1;
 
@@ -53,8 +53,8 @@ struct Factor {
   bool negative = false;
 };
 
-// Empty if `updates`, whose shape is known, are anything but such a product. A product with two
-// factors is not accepted: combining them would round only once.
+// Returns the factor if `updates`, whose shape is known, are the product of `rows` and a factor;
+// otherwise nothing. Two factors are not accepted: combining them would round only once.
 std::optional<Factor> FactorOf(xla::XlaBuilder* builder, XlaOp updates, XlaOp rows) {
   const int64_t end = XlaBuilderFriend::GetInstruction(rows)->id();
   Factor factor;
@@ -172,7 +172,7 @@ void CompiledScatter::Compute(OpKernelContext* context) {
   for (const XlaOp operand : {variable, average->indices, updates}) {
     const absl::StatusOr<xla::Shape> shape = builder->GetShape(operand);
     OP_REQUIRES_OK(context, shape.status());
-    // Row-major, whatever layout XLA prefers.
+    // Row-major, even where XLA prefers another layout.
     shapes.push_back(xla::ShapeUtil::MakeShape(shape->element_type(), shape->dimensions()));
   }
   if (!AreRowsOf(shapes[0], shapes[1], shapes[2])) return stock_->Compute(context);

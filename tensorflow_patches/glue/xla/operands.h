@@ -1,8 +1,8 @@
 // The arguments of a custom call in a compiled cluster: the address and type of each operand and
 // result.
 //
-// The memory belongs to XLA until the call has ended. On a GPU it is GPU memory; what the host must
-// read is then copied (compiled_call_gpu.cc).
+// XLA owns the memory, which is valid until the call has ended. On a GPU it is GPU memory; operands
+// that the host must read are then copied (compiled_call_gpu.cc).
 
 #ifndef TFMPI_GLUE_XLA_OPERANDS_H_
 #define TFMPI_GLUE_XLA_OPERANDS_H_
@@ -38,7 +38,7 @@ struct Operand {
 struct Operands {
   Operands(xla::ffi::RemainingArgs of_args, xla::ffi::RemainingRets of_rets, size_t with_slices);
 
-  // The operands of the gradients come before it.
+  // The index of the weight; the operands before it are the gradients.
   size_t weight_place() const { return args.size() - 2; }
   const Operand& weight() const { return args[weight_place()]; }
   // Null without sparse gradients.
@@ -49,7 +49,7 @@ struct Operands {
   std::vector<Operand> rets;
 };
 
-// False for a type that XLA has and no gradient can have.
+// False for a type that a gradient cannot have.
 bool ToCoreType(xla::ffi::DataType type, DataType* core);
 
 }  // namespace tfmpi

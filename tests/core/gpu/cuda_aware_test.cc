@@ -200,7 +200,7 @@ TEST_F(CudaAwareTest, WhatOneRankCannotDoIsStagedOnAll) {
 // Behind the test's own, and six of each of the trial's two chunks.
 TEST_F(CudaAwareTest, ASumThatOneRankDoesNotGetIsStagedOnAll) {
   gpus_[1].simulated()->Fail(Call::kRecord, 14);
-  ExpectStaged(DeviceTransport::kMpi, "another rank has got a wrong sum, or none");
+  ExpectStaged(DeviceTransport::kMpi, "another rank got a wrong sum, or none");
   gpus_[1].simulated()->ExpectLeft(kSlots);
 }
 

@@ -20,7 +20,7 @@ class ClockWaitTest : public testing::Test {
     const auto until = (steady_clock::now() + limit).time_since_epoch();
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(until);
     const timespec moment{seconds.count(), std::chrono::nanoseconds(until - seconds).count()};
-    return WaitByDayClock(&condition_, &mutex_, CLOCK_MONOTONIC, &moment);
+    return WaitByRealTimeClock(&condition_, &mutex_, CLOCK_MONOTONIC, &moment);
   }
 
   pthread_cond_t condition_ = PTHREAD_COND_INITIALIZER;

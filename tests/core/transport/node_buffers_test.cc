@@ -161,7 +161,7 @@ TEST_F(NodeBuffersTest, WithoutRoomNoRankOfTheNodeHasThem) {
     EXPECT_TRUE(transport.MakeNodeBuffers(size_t{1} << 60, Soon(), &buffers, &why).ok());
     EXPECT_EQ(buffers, nullptr);
     const char* const reason =
-        rank == 0 ? "posix_fallocate" : "the first rank of the node has made none";
+        rank == 0 ? "posix_fallocate" : "the first rank of the node could not create it";
     EXPECT_NE(why.find(reason), std::string::npos) << why;
   });
 }

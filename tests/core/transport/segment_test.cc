@@ -86,29 +86,29 @@ TEST_F(SegmentTest, NamesAreDrawn) {
 TEST_F(SegmentTest, AnotherJobsIsNotTaken) {
   const SegmentId known = id_;
   id_.key[1] ^= 1;
-  EXPECT_EQ(WhyNotAttached(), "it is another job's");
+  EXPECT_EQ(WhyNotAttached(), "the file belongs to another job");
   id_ = known;
   const uint64_t zeros[2] = {};
   Replace(0600, kBytes + sizeof id_.key, zeros);
-  EXPECT_EQ(WhyNotAttached(), "it is another job's");
+  EXPECT_EQ(WhyNotAttached(), "the file belongs to another job");
   Replace(0600, kBytes + sizeof id_.key, id_.key);
   EXPECT_NE(AttachSegment(id_, kBytes, &why_), nullptr) << why_;
 }
 
 TEST_F(SegmentTest, WhatOthersMayOpenOrHasAnotherSizeIsNotTaken) {
   Replace(0640, kBytes + sizeof id_.key, id_.key);
-  EXPECT_EQ(WhyNotAttached(), "others may open it");
+  EXPECT_EQ(WhyNotAttached(), "other users may open the file");
   Replace(0602, kBytes + sizeof id_.key, id_.key);
-  EXPECT_EQ(WhyNotAttached(), "others may open it");
+  EXPECT_EQ(WhyNotAttached(), "other users may open the file");
   Replace(0600, kBytes, nullptr);  // to touch its end would be a SIGBUS
-  EXPECT_EQ(WhyNotAttached(), "it has another size");
+  EXPECT_EQ(WhyNotAttached(), "the file has a wrong size");
 }
 
 TEST_F(SegmentTest, AnotherUsersIsNotTaken) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can make a file another user's";
   const std::string path = std::string("/dev/shm") + id_.name;
   ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
-  EXPECT_EQ(WhyNotAttached(), "it is another user's");
+  EXPECT_EQ(WhyNotAttached(), "the file belongs to another user");
 }
 
 TEST_F(SegmentTest, MoreThanThereIsLeavesNothing) {

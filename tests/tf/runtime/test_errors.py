@@ -43,7 +43,7 @@ ACCEPTED = [
 ]
 COMPILED = ["compiled_op", "compiled_optimizer_inside_a_function"]
 if is_before("2.20"):
-    refusal = ["UnimplementedError", "averaged over ranks with TensorFlow 2.20 and newer"]
+    refusal = ["UnimplementedError", "needs TensorFlow 2.20 or newer"]
     REFUSED |= dict.fromkeys(COMPILED, [*refusal, "Set jit_compile=False"])
 else:
     ACCEPTED += COMPILED

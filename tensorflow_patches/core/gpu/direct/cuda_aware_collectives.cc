@@ -76,7 +76,7 @@ Status CudaAwareCollectives::Try(TimePoint deadline) {
   if (status.ok()) {
     const TimePoint now = Clock::now();
     status = TryOne(static_cast<float*>(pinned), memory, count, stream, now + (deadline - now) / 2);
-    status = AllRanksOk(transport_, status, deadline, "another rank has got a wrong sum, or none");
+    status = AllRanksOk(transport_, status, deadline, "another rank got a wrong sum, or none");
   }
   if (memory != nullptr) gpu_->DeleteMemory(memory);  // MPI never had this memory
   if (pinned != nullptr) gpu_->DeletePinned(pinned);
@@ -172,7 +172,8 @@ Status CudaAwareCollectives::ReduceAll(const char* in, char* out, size_t bytes, 
   return Status();
 }
 
-// The slot's previous chunk has left it on this stream, and MPI no longer uses the slot.
+// On this stream, the slot's previous chunk has been copied out before. MPI no longer uses the
+// slot.
 Status CudaAwareCollectives::Put(Slot* slot, const char* in, char* out, size_t bytes,
                                  GpuStream stream) {
   slot->out = out;

@@ -7,10 +7,10 @@
 // then the chunk, in which every share is now a sum, is copied to the result. So each element is
 // summed on one rank, and all ranks get the same bits.
 //
-// Chunks are copied to and from memory of our own, which is what MPI uses: TensorFlow's memory may
-// not be accessible to other processes, and MPI need not register the same memory with the network
-// again. MPI does not know about streams, so this waits for the GPU before each exchange. There are
-// two slots for chunks, used alternately: while one is on the wire, the other one is summed.
+// Chunks are copied to and from memory of our own, and MPI gets only that: TensorFlow's memory may
+// not be accessible to other processes, and MPI registers ours with the network only once. MPI does
+// not know about streams, so this waits for the GPU before each exchange. There are two slots for
+// chunks, used alternately: while one is on the wire, the other one is summed.
 //
 // Communication thread only, which drives each chunk through these steps. All reductions must use
 // the same stream.
@@ -78,7 +78,7 @@ class CudaAwareCollectives : public DeviceCollectives {
   Status TryOne(float* values, void* memory, size_t count, GpuStream stream, TimePoint deadline);
   Status ReduceAll(const char* in, char* out, size_t bytes, const Terms& terms, TimePoint deadline);
   Status Put(Slot* slot, const char* in, char* out, size_t bytes, GpuStream stream);
-  // Does whatever it can without waiting; sets `moved` if that was anything.
+  // Makes as much progress as it can without waiting; sets `moved` if it made any.
   Status Advance(Slot* slot, const Terms& terms, bool* moved);
   Status Share(const Slot& slot);
   Status Add(const Slot& slot, const Terms& terms);

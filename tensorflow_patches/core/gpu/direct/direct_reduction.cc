@@ -252,7 +252,7 @@ Status DirectReduction::Buffer(size_t bytes, char** buffer) {
     while (room < bytes) room *= 2;
     void* memory = nullptr;
     TFMPI_RETURN_IF_NOT_OK(collectives_->NewBuffer(room, &memory));
-    // A smaller one may still be in use. All smaller ones together are no larger than this one.
+    // Smaller ones are kept, since they may still be in use. Together they are no larger than this.
     buffers_.emplace_back(static_cast<char*>(memory), room);
   }
   *buffer = buffers_.back().first;
@@ -304,7 +304,7 @@ Status DirectReduction::Check(TimePoint now) {
 Status DirectReduction::Drain(TimePoint deadline) {
   while (true) {
     const TimePoint now = Clock::now();
-    // At this deadline those that have more time are late, too.
+    // After this deadline, work with a later deadline of its own counts as late, too.
     const Status status = Check(now > deadline ? TimePoint::max() : now);
     if (!status.ok() || under_way_.empty()) return status;
     Clock::Sleep(std::chrono::microseconds(50));

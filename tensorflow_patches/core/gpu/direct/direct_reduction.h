@@ -30,6 +30,7 @@ class DirectReduction {
   DirectReduction(const DirectReduction&) = delete;
   DirectReduction& operator=(const DirectReduction&) = delete;
 
+  // Call it once, before Allreduce: creates the stream, events and pinned memory.
   Status Prepare();
   std::string description() const { return collectives_->description(); }
 

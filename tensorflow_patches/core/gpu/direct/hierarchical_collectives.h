@@ -26,8 +26,8 @@ namespace tfmpi {
 
 class HierarchicalCollectives : public DeviceCollectives {
  public:
-  // `inside`: the collectives of this node, by local rank. `rail`: Transport::rail(), which is
-  // given this many bytes at a time.
+  // `inside`: the collectives of this node, by local rank. `rail`: Transport::rail(), which gets
+  // at most `chunk_bytes` at a time.
   HierarchicalCollectives(Gpu* gpu, std::unique_ptr<DeviceCollectives> inside,
                           const Topology& topology, Transport* rail, size_t chunk_bytes);
   ~HierarchicalCollectives() override;

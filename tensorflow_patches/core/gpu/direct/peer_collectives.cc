@@ -87,7 +87,7 @@ Status PeerCollectives::Agree(const Status& well, TimePoint deadline) {
                     "another rank cannot read the shared memory of this rank");
 }
 
-// Detects two GPUs with the same name on hosts with the same name.
+// A test reduction: fails for two GPUs with the same name on hosts with the same name.
 Status PeerCollectives::Try(TimePoint deadline) {
   float* value = nullptr;
   void *pinned = nullptr, *memory = nullptr;

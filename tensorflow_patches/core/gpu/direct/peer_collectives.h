@@ -30,8 +30,8 @@ class PeerCollectives : public DeviceCollectives {
  public:
   static constexpr size_t kSlots = 2;
 
-  // Called by all ranks; `gpu` is the one they share; each uses two chunks of its memory. Runs a
-  // test and fails, on this rank or on all, if a rank cannot read another one's memory.
+  // Called by all ranks; `gpu` is the one they share; each rank uses two chunks of its memory. Runs
+  // a test reduction and fails, on this rank or on all, if a rank cannot read another one's memory.
   static Status Make(Gpu* gpu, Transport* transport, size_t chunk_bytes, TimePoint deadline,
                      std::unique_ptr<DeviceCollectives>* made);
   ~PeerCollectives() override;

@@ -33,9 +33,9 @@ struct Chunk {
   size_t bytes = 0;  // on the wire
 };
 
-// For an allreduce or a broadcast. A chunk has at most `limit` bytes, which must be more than any
-// element has, not counting padding of less than 64 bytes at its end; and at most so many
-// stretches.
+// For an allreduce or a broadcast. A chunk has at most `most_stretches` stretches and `limit`
+// bytes, not counting padding of less than 64 bytes at its end. `limit` must be larger than any
+// element.
 std::vector<Chunk> CutIntoChunks(const std::vector<FusionEntry>& entries, size_t limit,
                                  size_t most_stretches);
 

@@ -1,7 +1,7 @@
 // The slots of pinned memory through which chunks pass between GPUs and the transport.
 //
-// Used by the communication thread. Slots are used in turns; the memory of a slot belongs to the
-// copies of its last use until their events have occurred.
+// Used by the communication thread. Slots are used in turn; a slot's memory is in use by the copies
+// of its last chunk until their events have occurred.
 //
 // If the ranks of a node share them, the wire forms are in buffers that the whole node can read
 // (NodeBuffers): a chunk's result is then copied to the GPU from where each rank has reduced its

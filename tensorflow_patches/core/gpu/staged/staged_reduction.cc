@@ -197,7 +197,7 @@ void StagedReduction::ReadScales(const Slot& slot, const Chunk& chunk, Work* wor
 }
 
 Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Work& work) {
-  // The others may reuse slots that this rank's copies have read; see PinnedRing.
+  // After this exchange the others may reuse the slots that these copies read; see PinnedRing.
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
     if (ring_.shared() == nullptr) break;
     TFMPI_RETURN_IF_NOT_OK(Await(lane->gpu, lane->landed[slot.before], work));
@@ -232,8 +232,8 @@ Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Wor
   return Status();
 }
 
-// Into each rank's own slot. Like a reduction, it proves that all ranks are here, so slots are
-// free.
+// Into each rank's own slot. Like a reduction, it ends only when all ranks are in it, which frees
+// the slots (PinnedRing).
 Status StagedReduction::BroadcastChunk(const Slot& slot, const Chunk& chunk, const Work& work) {
   const Stretch& only = chunk.stretches.front();
   const Span span(Stage::kReduce, "broadcast", only.bytes());
@@ -254,7 +254,9 @@ Status StagedReduction::Reduce(const Slot& slot, const Chunk& chunk, const Work&
   return transport_->Allreduce(slot.wire, slot.wire, reduction, work.deadline);
 }
 
-// The part of a chunk's result of `bytes` bytes at `begin`, in runs: the source and target of each.
+// Calls `take(source, offset, bytes)` for each contiguous run of the `bytes` bytes at `begin` of a
+// chunk's result: with shared slots, each rank's share is in that rank's slot. `offset` counts from
+// `begin`.
 template <typename Take>
 Status StagedReduction::ForEachRun(const Slot& slot, const Chunk& chunk, const Work& work,
                                    size_t begin, size_t bytes, const Take& take) const {

@@ -107,6 +107,7 @@ Reduction ToReduction(const TfMpiReduction& terms) {
           terms.scale};
 }
 
+// For large data: the counts and displacements of MPI_Iallgatherv are ints.
 int AllgatherByBroadcasts(const void* in, char* out, const size_t* bytes, TimePoint deadline,
                           char* error) {
   State& state = GetState();
@@ -166,8 +167,7 @@ int PlainAllreduce(const void* in, void* out, const TfMpiReduction* terms, doubl
   return kTfMpiOk;
 }
 
-// By broadcasts in chunks: the counts and displacements of MPI_Allgatherv are ints, which limits
-// them to 2 GiB.
+// In chunks, because MPI's counts are ints.
 int Broadcast(void* data, size_t bytes, int32_t root, double seconds, char* error) {
   State& state = GetState();
   const TimePoint deadline = DeadlineIn(seconds);

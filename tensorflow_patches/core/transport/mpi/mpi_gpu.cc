@@ -17,9 +17,9 @@ Function Find(const char* name) {
 
 }  // namespace
 
-// Asks functions outside the standard, looked up at run time: the library that this process has
-// loaded need not be the one it was compiled with. Open MPI, MPICH, MVAPICH and ParaStation have
-// the first function, Cray MPICH the second. A library with neither does not report its support.
+// Calls functions that are not in the MPI standard. They are looked up at run time, since the MPI
+// that this process has loaded need not be the one it was compiled with. Open MPI, MPICH, MVAPICH
+// and ParaStation have the first function, Cray MPICH the second. 0 for a library with neither.
 int TakesGpuMemory() {
   constexpr int kCuda = 0;  // MPIX_GPU_SUPPORT_CUDA
   int takes = 0;

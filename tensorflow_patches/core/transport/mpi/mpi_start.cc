@@ -18,10 +18,10 @@
 namespace tfmpi::mpi {
 namespace {
 
-// Before MPI_Init, which takes one second longer with Open MPI's component btl/ofi: it sleeps that
-// long when it is closed, which happens if it finds no network that it can use. It only serves
-// one-sided communication, which is not used here. A choice of components that was made by
-// environment, file or mpirun's options is left unchanged.
+// Excludes Open MPI's component btl/ofi; call it before MPI_Init. If that component finds no
+// network that it can use, MPI_Init closes it, and it sleeps for one second. It only serves
+// one-sided communication, which is not used here. If the environment, a file or mpirun's options
+// already choose the components, this does nothing.
 void LeaveOutOfi() {
   int index = 0, length = 0;
   MPI_T_cvar_handle chosen;
@@ -36,11 +36,11 @@ void LeaveOutOfi() {
   MPI_T_cvar_handle_free(&chosen);
 }
 
-// Open MPI's MPI_Finalize begins with a barrier over all initial processes; if some have died, it
-// sometimes never ends. Read by MPI_Init.
+// Read by MPI_Init. Without it, Open MPI's MPI_Finalize begins with a barrier over all initial
+// processes, which sometimes never ends if some of them have died.
 constexpr char kNoLastBarrier[] = "OMPI_MCA_async_mpi_finalize";
 
-int StartMpi(bool goes_on, char* error) {
+int StartMpi(bool shrink_on_fault, char* error) {
   State& state = GetState();
   int initialized = 0;
   MPI_Initialized(&initialized);
@@ -49,7 +49,7 @@ int StartMpi(bool goes_on, char* error) {
     MPI_Query_thread(&provided);
   } else {
     int ignored = 0;
-    if (goes_on) setenv(kNoLastBarrier, "1", /*overwrite=*/0);
+    if (shrink_on_fault) setenv(kNoLastBarrier, "1", /*overwrite=*/0);
     const bool has_tools = MPI_T_init_thread(MPI_THREAD_SINGLE, &ignored) == MPI_SUCCESS;
     if (has_tools) LeaveOutOfi();
     const int result = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
@@ -79,9 +79,9 @@ int Split(const Group& parent, int color, Group* group, char* error) {
   return kTfMpiOk;
 }
 
-// Each rank's node, as the lowest rank on it: the ranks that can share memory, or groups of
-// `ranks_per_node`. Does not use MPI_COMM_TYPE_SHARED: Open MPI compares host names, and hangs if
-// two hosts have the same name.
+// Sets nodes[r] to the lowest rank on rank r's node. A node is the ranks that can share memory, or
+// each `ranks_per_node` consecutive ones. Does not use MPI_COMM_TYPE_SHARED: Open MPI compares host
+// names, and hangs if two hosts have the same name.
 int FindNodes(int ranks_per_node, std::vector<int>* nodes, char* error) {
   const Group& data = GetState().data;
   nodes->resize(data.size);
@@ -143,8 +143,8 @@ int UseGroup(MPI_Comm parent, TfMpiTransportInfo* info, char* error) {
   return kTfMpiOk;
 }
 
-int Init(int32_t goes_on, TfMpiTransportInfo* info, char* error) {
-  if (const int result = StartMpi(goes_on != 0, error); result != kTfMpiOk) return result;
+int Init(int32_t shrink_on_fault, TfMpiTransportInfo* info, char* error) {
+  if (const int result = StartMpi(shrink_on_fault != 0, error); result != kTfMpiOk) return result;
   TFMPI_RETURN_IF_ERROR("MPI_Comm_dup", MPI_Comm_dup(MPI_COMM_WORLD, &GetState().data.comm));
   return UseGroup(MPI_COMM_WORLD, info, error);
 }

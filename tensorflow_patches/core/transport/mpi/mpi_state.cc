@@ -1,4 +1,3 @@
-// What all files of the MPI transport share.
 
 #include "tensorflow_patches/core/transport/mpi/mpi_state.h"
 

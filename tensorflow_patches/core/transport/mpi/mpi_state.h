@@ -42,7 +42,7 @@ struct State {
   tfmpi::Ulfm ulfm;
 };
 
-// One per process. Only the communication thread accesses it after Init.
+// One per process. Only for the thread that may call MPI (plugin.h).
 State& GetState();
 
 // Writes "`what` failed: " and MPI's error text to `error`, which has TFMPI_ERROR_BYTES.
@@ -79,7 +79,7 @@ TimePoint DeadlineIn(double seconds);
 // The functions of TfMpiTransport (plugin.h has their contracts), by file.
 
 // mpi_start.cc
-int Init(int32_t goes_on, TfMpiTransportInfo* info, char* error);
+int Init(int32_t shrink_on_fault, TfMpiTransportInfo* info, char* error);
 int SplitRanks(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error);
 int MapNode(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* error);
 int Finalize(char* error);

@@ -1,8 +1,9 @@
 // A sum over all ranks by point-to-point messages, chunk by chunk. Only for mpi_*.cc.
 //
-// Every rank sends each other rank its share of a chunk; each rank reduces its own share and sends
-// the result to all. Open MPI's MPI_Iallreduce takes longer (docs/decisions/008), and its blocking
-// MPI_Allreduce cannot end at a deadline. All calls on the communication thread.
+// A chunk has a share for each rank. Every rank sends each share to the rank that it belongs to;
+// each rank reduces its own share and sends the result to all. Open MPI's MPI_Iallreduce takes
+// longer (docs/decisions/008), and its blocking MPI_Allreduce cannot end at a deadline. All calls
+// on the communication thread.
 
 #ifndef TFMPI_CORE_TRANSPORT_MPI_PAIRWISE_ALLREDUCE_H_
 #define TFMPI_CORE_TRANSPORT_MPI_PAIRWISE_ALLREDUCE_H_
@@ -69,7 +70,7 @@ class PairwiseAllreduce {
     return MPI_SUCCESS;
   }
 
-  // Does whatever it can without waiting; sets `moved` if that was anything.
+  // Makes as much progress as it can without waiting; sets `moved` if it made any.
   int Advance(bool* moved) {
     int done = 0;
     int result = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,

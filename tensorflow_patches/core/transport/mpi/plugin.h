@@ -1,9 +1,9 @@
 // The C interface of a transport in its own library, loaded when averaging is on.
 //
 // It names no MPI type, so one core works with every MPI: each MPI ABI has one small library that
-// exports `tfmpi_transport_get`. All functions return a TfMpiTransportResult; on anything but
-// kTfMpiOk they write one line into `error` (always NUL-terminated). Threads: `init` and `finalize`
-// on the thread that starts and stops the engine, all others on the communication thread.
+// exports `tfmpi_transport_get`. Functions with an `error` return a TfMpiTransportResult; on
+// anything but kTfMpiOk they write one line into `error` (always NUL-terminated). Threads: as for
+// Transport, so no two calls are made at the same time.
 
 #ifndef TFMPI_CORE_TRANSPORT_MPI_PLUGIN_H_
 #define TFMPI_CORE_TRANSPORT_MPI_PLUGIN_H_
@@ -53,10 +53,10 @@ struct TfMpiPart {
 struct TfMpiTransport {
   uint32_t abi;  // TFMPI_TRANSPORT_ABI of the header it was compiled with
   // MPI_Init, which waits for all ranks. Sets rank, size and library; messages may be sent after
-  // it. `goes_on`: 1 if the ranks continue after deaths, see below.
-  int (*init)(int32_t goes_on, struct TfMpiTransportInfo* info, char* error);
-  // Collective over all ranks, which must pass the same value: 0 for the actual nodes, otherwise so
-  // many consecutive ranks count as a node. Sets the rest of `info`.
+  // it. `shrink_on_fault`: 1 if the ranks continue after deaths, see below.
+  int (*init)(int32_t shrink_on_fault, struct TfMpiTransportInfo* info, char* error);
+  // Collective over all ranks, which must pass the same value: 0 for the actual nodes, otherwise
+  // each `ranks_per_node` consecutive ranks count as a node. Sets the rest of `info`.
   int (*split)(int32_t ranks_per_node, struct TfMpiTransportInfo* info, char* error);
   // Collective over the node: `bytes` of memory shared by its ranks, the first `zeroed` of which
   // are 0, valid until `finalize`. Writes the node's ranks, ascending, into `ranks` (local_size of
@@ -82,7 +82,7 @@ struct TfMpiTransport {
   // other functions may only be called if it does. All but `has_failed_rank` are collective over
   // the living ranks.
   int (*can_shrink)(char* error);
-  // 1: a rank has died, or one that knows of a death has called `agree` with 0.
+  // Returns 1 if a rank has died, or one that knows of a death has called `agree` with 0.
   int (*has_failed_rank)(void);
   // *all: 1 if every living rank passed 1 and none had died.
   int (*agree)(int32_t yes, double seconds, int32_t* all, char* error);

@@ -209,10 +209,11 @@ Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
   return Status();
 }
 
-// Repeats until all survivors have a transport: some of them may die meanwhile, too.
+// Repeats until all survivors have a transport, since some of them may die meanwhile.
 Status PluginMembership::Regroup(std::unique_ptr<Transport>* next) {
   constexpr std::chrono::seconds kPatience{60};
-  constexpr int kMaxTimes = 4;  // with an unchanged number of ranks: then something else fails
+  // Attempts with an unchanged number of ranks: then the cause is not another death.
+  constexpr int kMaxTimes = 4;
   int times = 0;
   for (int size = 0;;) {
     TfMpiTransportInfo info = {};

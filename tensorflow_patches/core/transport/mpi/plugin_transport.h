@@ -15,7 +15,7 @@ struct TfMpiTransport;  // plugin.h
 namespace tfmpi {
 
 struct PluginOptions {
-  // 0: the actual nodes; otherwise so many consecutive ranks count as a node.
+  // 0: the actual nodes; otherwise this many consecutive ranks count as a node.
   int ranks_per_node = 0;
   NodeOptions node;
   // The ranks should continue after deaths: kFailedPrecondition if MPI does not support it.

@@ -1,5 +1,5 @@
 // A buffer for each rank of a node, in memory that all of them can access, for data that is moved
-// asynchronously, such as copies of a GPU.
+// asynchronously, such as by a GPU.
 //
 // Each rank's data is in its own buffer. A reduction leaves this rank's share of the result there,
 // and a rank that needs all of it reads each share from the buffer of the rank that reduced it. So

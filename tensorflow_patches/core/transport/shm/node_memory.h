@@ -1,7 +1,7 @@
 // The memory that the ranks of one node share, and how they wait for each other in it.
 //
 // Called on the communication thread of the rank it was created for, except for Wake, which any
-// thread may call. The memory belongs to whoever maps it (core/transport/mpi, or a test); it is
+// thread may call. The code that maps the memory (core/transport/mpi, or a test) owns it. It is
 // zero before the first rank uses it, and outlives every NodeMemory. Everything in it is addressed
 // by offset, and every word that two ranks access is atomic, so ranks may be processes or threads.
 

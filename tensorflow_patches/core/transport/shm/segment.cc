@@ -39,9 +39,9 @@ char* KeyIn(void* memory, size_t bytes) { return static_cast<char*>(memory) + by
 std::string ReasonToStop(int file, size_t bytes) {
   struct stat status = {};
   if (fstat(file, &status) != 0) return Reason("fstat", errno);
-  if (status.st_uid != geteuid()) return "it is another user's";
-  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) return "others may open it";
-  if (status.st_size != static_cast<off_t>(bytes + kKeyBytes)) return "it has another size";
+  if (status.st_uid != geteuid()) return "the file belongs to another user";
+  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) return "other users may open the file";
+  if (status.st_size != static_cast<off_t>(bytes + kKeyBytes)) return "the file has a wrong size";
   return "";
 }
 
@@ -97,7 +97,7 @@ void* CreateSegment(size_t bytes, SegmentId* id, std::string* why) {
 
 void* AttachSegment(const SegmentId& id, size_t bytes, std::string* why) {
   if (id.name[0] == '\0') {
-    *why = "the first rank of the node has made none";
+    *why = "the first rank of the node could not create it";
     return nullptr;
   }
   const int file = shm_open(id.name, O_RDWR, 0);
@@ -113,7 +113,7 @@ void* AttachSegment(const SegmentId& id, size_t bytes, std::string* why) {
   void* const memory = Map(file, bytes, why);
   if (memory == nullptr) return nullptr;
   if (std::memcmp(KeyIn(memory, bytes), id.key, kKeyBytes) != 0) {
-    *why = "it is another job's";
+    *why = "the file belongs to another job";
     UnmapSegment(memory, bytes);
     return nullptr;
   }

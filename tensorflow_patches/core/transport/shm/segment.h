@@ -13,7 +13,7 @@
 
 namespace tfmpi {
 
-// What the creator sends to the other ranks: plain bytes.
+// Sent by the creator to the other ranks, as plain bytes.
 struct SegmentId {
   char name[48];  // "" if there is none
   uint64_t key[2];

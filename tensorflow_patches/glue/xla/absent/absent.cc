@@ -1,6 +1,5 @@
-// Replaces the other files of xla/ if the wheel of an older TensorFlow, before 2.20, lacks XLA's
-// headers for custom calls: everything that would average in compiled steps fails with an error
-// instead.
+// Replaces the other files of xla/ for TensorFlow before 2.20, whose wheel lacks XLA's headers for
+// custom calls: averages in compiled steps fail with an error.
 
 #include <memory>
 #include <utility>
@@ -17,7 +16,7 @@ using tensorflow::OpKernelContext;
 
 void Refuse(OpKernelContext* context, const tensorflow::NodeDef& node) {
   context->SetStatus(absl::UnimplementedError(absl::StrCat(
-      "compiled steps are averaged over ranks with TensorFlow 2.20 and newer, and '", node.name(),
+      "averaging over ranks in a compiled step needs TensorFlow 2.20 or newer, and '", node.name(),
       "' (", node.op(), ") is in one. Set jit_compile=False, or run with TF_MPI_ENABLE=0")));
 }
 
