@@ -22,11 +22,10 @@ enum class Outcome { kOpen, kCommitted, kRejected };
 
 class Consensus {
  public:
-  // Null: every vote is rejected.
+  // `word` null: every vote is rejected.
   Consensus(std::atomic<uint64_t>* word, int ranks)
       : word_(word), ranks_(static_cast<uint64_t>(ranks)) {}
 
-  // False: every vote is rejected.
   bool takes_votes() const { return word_ != nullptr; }
   // A rank votes at most once at a position. It leaves a position only after the outcome is known
   // and every rank has executed what was committed there.
@@ -47,7 +46,7 @@ class Consensus {
     return word_ == nullptr ? Outcome::kRejected
                             : Judge(position, word_->load(std::memory_order_seq_cst));
   }
-  // Polls for some tenths of a microsecond, or until the outcome is known.
+  // Polls until the outcome is known, for about a microsecond at most.
   Outcome Watch(uint64_t position) const {
     for (int look = 0; look < kLooks; ++look) {
       const Outcome outcome = Look(position);

@@ -24,7 +24,7 @@ bool Recurs(const Signature& signature) { return signature.kind != OpKind::kAllg
 // beyond this limit, requests are sent by name.
 constexpr size_t kMaxIdsOfAName = 16;
 
-// Two allreduces.
+// Whether two allreduces can be fused.
 bool CanShareBuffer(const Signature& a, const Signature& b) {
   return a.op == b.op && WireType(a.dtype) == WireType(b.dtype) && a.on_gpu == b.on_gpu &&
          a.members == nullptr && b.members == nullptr;
@@ -159,7 +159,7 @@ void Coordinator::Leave(int rank, const std::string& why) {
   }
 }
 
-// Ends the group: to continue could use data that this rank has not announced.
+// Ends the group: going on could use data that this rank has not announced.
 void Coordinator::Refuse(int rank, const std::string& what) {
   if (!next_.fatal.empty()) return;
   next_.fatal = "rank " + std::to_string(rank) + "/" + std::to_string(size_) + " " + what +
@@ -228,7 +228,8 @@ void Coordinator::NoteAbsent(const Pending& pending, const std::string& absent) 
   const std::string what = IsGradient(named.signature) ? "averages are now over"
                                                        : std::string(Name(named.signature.kind)) +
                                                              " '" + named.name + "' continues with";
-  notices_.push_back(absent + "; " + what + " the remaining " + std::to_string(pending.num_ready));
+  notices_.push_back(absent + "; " + what + " the remaining " + std::to_string(pending.num_ready) +
+                     (pending.num_ready == 1 ? " rank" : " ranks"));
 }
 
 void Coordinator::Fail(const std::string& name, Code code, const std::string& message) {
@@ -340,7 +341,7 @@ void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
   }
 }
 
-// kNoId: it has no number yet.
+// kNoId if it has no number yet.
 NameId Coordinator::IdOf(const NamedSignature& named) const {
   const auto it = ids_.find(named.name);
   if (it == ids_.end()) return kNoId;

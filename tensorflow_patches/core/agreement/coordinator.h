@@ -39,13 +39,14 @@ class Coordinator {
   // Processes the announcements of `rank`.
   void Receive(int rank, const ReadyList& ready_list, TimePoint now);
 
-  // Whether nothing is open: no request without an answer, no error that a rank has yet to be told
-  // when it asks, and no rank that has joined.
+  // Whether nothing is open: no request is unanswered, no error will answer a request that a rank
+  // has not announced yet, and no rank has joined.
   bool idle() const {
     return pending_.empty() && agreed_.empty() && answered_.empty() && next_.empty() &&
            num_joined_ == 0;
   }
-  // The ranks have agreed by votes on this name, possibly among others.
+  // The ranks have agreed on the predicted response list, which contains this name, by votes or
+  // because all announced it at once.
   void Predicted(NameId id, TimePoint now) {
     predicted_ = id;
     predicted_at_ = now;

@@ -1,20 +1,20 @@
 // How the coordinator uses what ranks report about their waits: it continues without the gradients
 // of a rank that has none to contribute, and ends a group whose ranks wait for one another.
 //
-// No guessing is involved. A report is valid until rank 0 sends that rank something, which is
-// counted, or until the rank reports something else, which arrives in order.
+// A report is valid until rank 0 sends that rank something, which is counted, or until the rank
+// reports something else, which arrives in order.
 
 #include <algorithm>
 #include <utility>
 
 #include "tensorflow_patches/core/agreement/coordinator.h"
+#include "tensorflow_patches/core/transport/roll_call.h"
 
 namespace tfmpi {
 namespace {
 
-// Limits the ranks that a message describes.
 constexpr int kMaxRanksDescribed = 4;
-// A message in transit is older than what rank 0 has seen since, by milliseconds.
+// A deadlock must last this long: a message in transit, which takes milliseconds, may resolve it.
 constexpr std::chrono::milliseconds kSettled{500};
 
 }  // namespace
@@ -40,7 +40,7 @@ void Coordinator::Answered(const std::string& name) {
   }
 }
 
-// It stays without gradients until rank 0 sends what ends its wait.
+// Whether the rank has no gradients until rank 0 sends what ends its wait.
 bool Coordinator::HasNoGradients(int rank) const {
   const WaitState& wait_state = peers_[rank].wait_state;
   if (!wait_state.has_no_gradients) return false;
@@ -52,7 +52,7 @@ bool Coordinator::Lacks(const Pending& pending, int rank) const {
   if (pending.ready[rank] || peers_[rank].joined) return false;
   if (!IsMember(pending.named.signature, rank)) return false;
   const Purpose purpose = pending.named.purpose;
-  const bool can_do_without = purpose == Purpose::kBeside ||
+  const bool can_do_without = purpose == Purpose::kBackground ||
                               (purpose == Purpose::kStep && IsGradient(pending.named.signature));
   return !can_do_without || !HasNoGradients(rank);
 }
@@ -120,20 +120,20 @@ std::string Coordinator::DescribeDeadlock(const std::vector<bool>& stuck) const 
     if (!stuck[rank] || ++described > kMaxRanksDescribed) continue;
     const std::vector<const Pending*> waits = WaitsIn(rank);
     const Pending* first = nullptr;
-    std::string missing;
+    std::vector<int> missing;
     for (const Pending* pending : waits) {
-      std::string lacking;
+      std::vector<int> lacking;
       for (int r = 0; r < size_; ++r) {
-        if (stuck[r] && Lacks(*pending, r))
-          lacking += (lacking.empty() ? "" : ", ") + std::to_string(r);
+        if (stuck[r] && Lacks(*pending, r)) lacking.push_back(r);
       }
       const bool older = first == nullptr || pending->since < first->since;
       if (lacking.empty() || !older) continue;
       first = pending;
-      missing = lacking;
+      missing = std::move(lacking);
     }
-    text += (described > 1 ? "; " : "") + RankAndDoing(rank) + " waits for rank " + missing +
-            " in " + Name(first->named.signature.kind) + " '" + first->named.name + "'";
+    if (described > 1) text += "; ";
+    text += RankAndDoing(rank) + " waits for " + NameRanks(missing) + " in " +
+            Name(first->named.signature.kind) + " '" + first->named.name + "'";
   }
   if (described > kMaxRanksDescribed) {
     text += "; and " + std::to_string(described - kMaxRanksDescribed) + " more";

@@ -12,7 +12,7 @@ struct Head {
   uint32_t number;
 };
 
-// The length too, since a fingerprint is 0 for zeros of any number.
+// Includes the length, since any number of zeros has the fingerprint 0.
 uint32_t Hash(uint32_t number, const char* data, size_t bytes) {
   constexpr uint64_t kFactor = 0x9e3779b97f4a7c15u;  // odd
   const uint64_t hash = (number + kFactor * (Fingerprint(data, bytes) + bytes)) * kFactor;

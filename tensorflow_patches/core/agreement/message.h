@@ -1,7 +1,7 @@
 // The messages between ranks: ready lists to the coordinator, response lists from it.
 //
-// Plain data and its encoding. Encode and Decode are pure functions; Decode returns false for bytes
-// that Encode did not produce. Both ends run the same build (core/transport/roll_call.h compares
+// Plain data and its encoding. Encode and Decode are pure functions; Decode returns false if the
+// bytes are malformed. Both ends run the same build (core/transport/roll_call.h compares
 // the builds at start), so the encoding has no version.
 
 #ifndef TFMPI_CORE_AGREEMENT_MESSAGE_H_
@@ -42,7 +42,7 @@ struct WaitState {
   uint64_t posts = 0;  // kForFile: the number of posts it has seen, none of which ended its wait
   bool has_no_gradients = false;  // the others average gradients without it meanwhile
   bool idle = false;              // it waits for answers, and its process does nothing else
-  uint64_t answers = 0;           // idle: the agreements other than posts that it has seen
+  uint64_t answers = 0;           // idle: how many agreements it has seen, not counting posts
   std::string doing;              // for people: "fit() of model 'm', epoch 2, after 12 steps"
 
   bool operator==(const WaitState& other) const {

@@ -50,7 +50,7 @@ class NameTable {
 
   // For a new group of ranks: no name has a number, and no pending request has been announced.
   void Restart();
-  // Visits every entry in name order, which is the same on all ranks.
+  // Visits the entries with pending requests in name order, which is the same on all ranks.
   template <typename Body>
   void ForEachInOrder(const Body& body) {
     for (const std::string& name : SortedNames()) {
@@ -61,7 +61,7 @@ class NameTable {
   // From now on all ranks use this number for `named`.
   void Number(NameId id, const NamedSignature& named);
   bool has(NameId id) const { return id < numbered_.size() && numbered_[id].entry != nullptr; }
-  // For a number that was assigned. The reference is valid as long as the table.
+  // For a number that was assigned. The reference is valid until Restart.
   const Signature& signature(NameId id) const { return numbered_.at(id).signature; }
   // The number of `signature`, ignoring its rows, under the entry's name; kNoId if it has none.
   NameId IdOf(const Entry& entry, const Signature& signature) const;

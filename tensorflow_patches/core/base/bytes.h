@@ -1,4 +1,4 @@
-// Structures as bytes. One function describes a structure's fields, in order, for both directions:
+// Serialization. One function lists a structure's fields, in order, for both directions:
 //
 //   template <typename Io, typename Point>
 //   void Fields(Io* io, Point& point) {
@@ -7,7 +7,7 @@
 //   }
 //
 // A Writer appends each field that it is given; a Reader sets it. Both ends run the same build, so
-// there is no version.
+// the format has no version.
 
 #ifndef TFMPI_CORE_BASE_BYTES_H_
 #define TFMPI_CORE_BASE_BYTES_H_
@@ -25,7 +25,7 @@ namespace tfmpi {
 
 class Writer {
  public:
-  // Small numbers take fewer bytes. Signed: those near zero.
+  // Variable length: small values take fewer bytes; with Signed, values near zero do.
   template <typename T>
   void Unsigned(const T& value) {
     auto left = static_cast<uint64_t>(value);
@@ -36,7 +36,7 @@ class Writer {
     Unsigned((static_cast<uint64_t>(value) << 1) ^ static_cast<uint64_t>(value >> 63));
   }
   void Flag(bool value) { bytes_.push_back(value ? 1 : 0); }
-  // One of `count` values, starting at 0.
+  // One byte, for an enumerator from 0 to `count` - 1.
   template <typename T>
   void Enum(const T& value, int /*count*/) {
     bytes_.push_back(static_cast<char>(value));
@@ -45,7 +45,7 @@ class Writer {
     Unsigned(value.size());
     bytes_ += value;
   }
-  // Memory as it is.
+  // The object's bytes as they are in memory.
   template <typename T>
   void Raw(const T& value) {
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
@@ -90,8 +90,8 @@ class Writer {
   std::string bytes_;
 };
 
-// After the first invalid read every later read returns zero, and Finished() stays false. `bytes`
-// outlive it.
+// After the first invalid read all later ones give zeros, except Raw, which leaves its argument
+// unchanged; Finished() stays false. `bytes` outlive the reader.
 class Reader {
  public:
   explicit Reader(const std::string& bytes) : next_(bytes.data()), end_(next_ + bytes.size()) {}
@@ -111,7 +111,7 @@ class Reader {
     const uint8_t byte = Byte();
     value = static_cast<T>(byte < count ? byte : static_cast<uint8_t>(Bad()));
   }
-  // Valid as long as the bytes that are read.
+  // Points into the bytes that are read.
   std::string_view View() {
     const uint64_t size = Count();
     return {std::exchange(next_, next_ + size), size};
@@ -168,7 +168,7 @@ class Reader {
     }
     next_ += bytes;
   }
-  // Not `valid`: what was read is invalid.
+  // Marks what was read as invalid unless `valid`.
   void Check(bool valid) {
     if (!valid) Bad();
   }

@@ -1,9 +1,9 @@
-// Access to the rows of a sparse allgather in place, in whatever memory they are.
+// Access to the rows of a sparse allgather where they are in memory.
 //
 // The submitter of a request implements this and owns it until `done` has run. All calls come on
 // the communication thread, in this order: Begin once, then Put and Take, in chunks, in row order.
-// With TF_MPI_FAULT=shrink (core/recovery) the sequence may repeat from Prepare on, and Take may
-// be called for this rank's own rows.
+// Only with TF_MPI_FAULT=shrink (core/recovery), Weight and Prepare come first, the sequence may
+// repeat from there, and Take may be called for this rank's own rows.
 
 #ifndef TFMPI_CORE_BASE_ROW_ACCESS_H_
 #define TFMPI_CORE_BASE_ROW_ACCESS_H_

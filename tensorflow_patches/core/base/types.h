@@ -33,7 +33,7 @@ enum class DataType : uint8_t {
 inline constexpr int kNumDataTypes = 15;
 
 // The operation of a reduction. kAverage is a sum divided by the number of ranks that contributed.
-// kPlainSum is a sum by Transport::PlainAllreduce, for host memory where no rank may die.
+// kPlainSum is a sum by Transport::PlainAllreduce; on GPUs and with TF_MPI_FAULT=shrink it is kSum.
 enum class ReduceOp : uint8_t {
   kAverage = 0,
   kSum = 1,

@@ -135,7 +135,7 @@ class Bench : public std::enable_shared_from_this<Bench> {
   Status Call(BenchWay way, Transport* transport, int round, int tensor);
   Request MakeRequest(int round, int tensor);
   Request InPlace(const char* what, const Signature& signature, void* data) const;
-  Request MakeNothing();
+  Request MakeAligner();
   Timed RunRound(std::vector<Request> requests, const std::string& what);
   Timed TooLong(const std::string& what) const;
   Status Agree();
@@ -150,9 +150,9 @@ class Bench : public std::enable_shared_from_this<Bench> {
   std::vector<char> input_;                  // a period of this rank's numbers
   std::vector<std::vector<char>> expected_;  // allreduce: one; allgather: by rank
   LineMemory inputs_;
-  LineMemory outputs_;  // null: in place
-  uint8_t more_ = 1;
-  float nothing_ = 0;
+  LineMemory outputs_;           // null: in place
+  uint8_t more_ = 1;             // whether to take another sample; rank 0 decides
+  float aligner_ = 0;            // the data of MakeAligner
   std::vector<double> seconds_;  // by sample; the ways alternate
 };
 
@@ -275,7 +275,7 @@ Request Bench::MakeRequest(int round, int tensor) {
   return request;
 }
 
-// A request of one tensor, which is input and output; `what` follows the label.
+// A request with one tensor, both input and output; `what` follows the label in its name.
 Request Bench::InPlace(const char* what, const Signature& signature, void* data) const {
   Request request;
   request.name = label_ + what;
@@ -284,9 +284,10 @@ Request Bench::InPlace(const char* what, const Signature& signature, void* data)
   return request;
 }
 
-Request Bench::MakeNothing() {
+// A tiny allreduce, which brings the ranks close together.
+Request Bench::MakeAligner() {
   return InPlace(" together", {OpKind::kAllreduce, ReduceOp::kSum, DataType::kFloat32, 0, {1}},
-                 &nothing_);
+                 &aligner_);
 }
 
 Timed Bench::TooLong(const std::string& what) const {
@@ -316,8 +317,8 @@ Status Bench::TakeSample(BenchWay way, double* seconds) {
   Timed timed;
   if (way == BenchWay::kEngine) {
     timed = RunRound({std::move(barrier)}, label_);
-    // As with the transport's way: the ranks leave the barrier microseconds apart.
-    for (int i = 0; i < 2 && timed.status.ok(); ++i) timed = RunRound({MakeNothing()}, label_);
+    // As in RunDirectly: the ranks leave the barrier microseconds apart.
+    for (int i = 0; i < 2 && timed.status.ok(); ++i) timed = RunRound({MakeAligner()}, label_);
     double sum = 0;
     for (int round = 0; round < case_.engine_rounds && timed.status.ok(); ++round) {
       std::vector<Request> requests;

@@ -19,7 +19,7 @@ namespace tfmpi {
 cpu_set_t AllowedCores();
 
 // The quota of this process's cgroups in whole cores, at least 1; INT_MAX if none sets a limit.
-// Tests pass a `root` that replaces / before proc and sys.
+// Tests pass a `root` that stands for /.
 int QuotaCores(const std::string& root = "");
 
 // The cores that processes can use together: `mask` is the union of their masks, `quota` the

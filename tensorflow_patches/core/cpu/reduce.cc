@@ -46,7 +46,8 @@ uint32_t If(bool condition, uint32_t then, uint32_t otherwise) {
   return (then & mask) | (otherwise & ~mask);
 }
 
-// These two compute every case, then select one; signed, because AVX2 compares signed vectors.
+// These two compute every case, then select one. Magnitudes are signed, since AVX2 has no unsigned
+// comparison.
 float WidenFloat16(uint16_t value) {
   const uint32_t sign = static_cast<uint32_t>(value & 0x8000u) << 16;
   const int32_t magnitude = value & 0x7fff;
@@ -147,8 +148,8 @@ struct Product {
   }
 };
 
-// T: the type in memory; A: the type of the sum. A source may be `out`, element by element, which
-// is what ivdep tells the compiler.
+// T: the type in memory; A: the type of the sum. ivdep: an iteration reads no element that an
+// earlier one has written, although a source may be `out`.
 
 // Combines `partial` and the last source, if there is one, into the result.
 template <typename Form, typename Op, typename T, typename A, typename Finish>
@@ -328,7 +329,7 @@ void FillNeutral(DataType type, ReduceOp op, void* data, size_t count) {
       return FillAs<uint32_t>(op, data, count);
     case DataType::kUint64:
       return FillAs<uint64_t>(op, data, count);
-    default:  // not a wire type
+    default:  // no reduction of this type exists
       std::memset(data, 0, count * SizeOf(type));
   }
 }

@@ -1,7 +1,6 @@
-// Element kernels on both sides of the transport: packing into wire form, and unpacking with the
-// scale of an average.
+// Kernels for elements in host memory: conversion to and from wire form, reductions, hashes.
 //
-// Pure functions, any thread; buffers do not overlap except where in == out is allowed.
+// Pure functions, any thread. Buffers do not overlap, except where two may be equal.
 
 #ifndef TFMPI_CORE_CPU_REDUCE_H_
 #define TFMPI_CORE_CPU_REDUCE_H_
@@ -43,7 +42,7 @@ void Reduce(const Reduction& reduction, const void* const* sources, int n, size_
             void* copy);
 
 // Fills in `count` elements that do not change such a reduction, such as zeros for a sum or
-// average. The type is a wire type or its own wire form.
+// average. `type` is a wire type.
 void FillNeutral(DataType type, ReduceOp op, void* data, size_t count);
 
 // A 64-bit hash of the bytes, to compare ranks. 0 if, and only if, all bytes are zero.

@@ -13,13 +13,13 @@ namespace {
 constexpr int kSharedGpuVersion = 23000;
 constexpr size_t kMaxSharing = 2;
 
-constexpr size_t kMaxOnOneGpu = 8;  // each rank takes memory, and turns
+constexpr size_t kMaxOnOneGpu = 8;  // each rank takes memory, and processes take turns on a GPU
 
 constexpr size_t kMaxByMpi = 128;  // a kernel's parameters contain an address and a scale per rank
 
 std::string Rank(size_t rank) { return "rank " + std::to_string(rank); }
 
-// Why these ranks have no common GPU; "" if they have.
+// Why these ranks cannot reduce on one GPU that they share; "" if they can.
 std::string WhyNotShared(const std::vector<DeviceFacts>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].gpu.empty()) return Rank(rank) + " has no GPU";
@@ -80,8 +80,8 @@ Status ChooseBetweenNodes(const std::vector<DeviceFacts>& ranks, DeviceTransport
   } else if (between.rounds && wanted == DeviceTransport::kNccl) {
     return Status(Code::kFailedPrecondition,
                   "TF_MPI_GPU_TRANSPORT=nccl, but TF_MPI_COMPRESSION rounds data between "
-                  "nodes, which MPI does, and each node has one rank. TF_MPI_GPU_TRANSPORT=auto "
-                  "stages");
+                  "nodes, which NCCL cannot do, and each node has one rank. Set "
+                  "TF_MPI_GPU_TRANSPORT=auto to stage through the host");
   } else if (between.rounds) {
     choice->way = DeviceWay::kStaged;
     choice->reason =

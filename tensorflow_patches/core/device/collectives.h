@@ -63,7 +63,7 @@ class DeviceCollectives {
     return Status(Code::kInvalidArgument, description() + " has no allgather");
   }
 
-  // Fails if an error has occurred since, here or on a rank that this one knows about. Call it
+  // Fails if an enqueued reduction has failed, on any rank as far as this one can tell. Call it
   // while waiting for an event after a reduction. A lost rank may go unnoticed, so the caller also
   // needs a deadline. After an error of this or of Allreduce, only Abort may be called.
   virtual Status Poll() = 0;
@@ -71,9 +71,9 @@ class DeviceCollectives {
   // Ends everything enqueued; the results are undefined. Nothing can be reduced after it.
   virtual void Abort() = 0;
 
-  // An orderly end when no rank has work in flight: each rank first closes what it has opened of
-  // the others', then waits until all have done so. Without this call, memory that others may have
-  // open is not freed.
+  // An orderly end when no rank has work in flight. Close: releases the memory of other ranks that
+  // this one has opened. Closed: every rank has called Close, so this rank's memory may be freed;
+  // without it, memory that others may have open is not freed.
   virtual void Close() {}
   virtual void Closed() {}
 

@@ -84,7 +84,7 @@ class DriverSum : public GpuSum {
   Status Launch(Part part, const std::vector<const void*>& sources,
                 const std::vector<double>& scales, void* out, GpuStream stream) {
     constexpr uint64_t kThreads = 256;
-    constexpr uint64_t kMaxBlocks = 2048;  // gives every multiprocessor several, and threads a loop
+    constexpr uint64_t kMaxBlocks = 2048;  // several per multiprocessor; beyond it, threads loop
     const auto at = [&part](const void* memory) {
       return static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(memory) + part.begin);
     };
@@ -321,7 +321,7 @@ int Describe(const Driver& driver, std::string* description) {
 
 // All known GPUs. They are never deleted, because streams and callers may be destroyed in any
 // order.
-Gpu* InContextOf(const Driver& driver, CudaContext context, Status* status) {
+Gpu* GpuOfContext(const Driver& driver, CudaContext context, Status* status) {
   static std::mutex mutex;
   static auto* const gpus = new std::map<CudaContext, std::unique_ptr<Gpu>>;
   std::lock_guard<std::mutex> lock(mutex);
@@ -338,7 +338,7 @@ Status MakeDriverGpu(const Driver& driver, CudaContext context, std::unique_ptr<
   int error = in_context.error();
   if (error == kCudaSuccess) error = Describe(driver, &description);
   if (error != kCudaSuccess) {
-    return Status(Code::kInternal, "the CUDA driver does not say which GPU a stream is of: " +
+    return Status(Code::kInternal, "the CUDA driver does not say to which GPU a stream belongs: " +
                                        CudaErrorText(driver, error));
   }
   *gpu = std::make_unique<DriverGpu>(driver, context, description);
@@ -351,7 +351,7 @@ Status ContextOf(GpuStream stream, const Driver** driver, CudaContext* context) 
   if (*driver == nullptr) return status;
   const int error = (*driver)->StreamGetCtx(stream, context);
   if (error == kCudaSuccess) return Status();
-  return Status(Code::kInternal, "the CUDA driver does not know a stream: cuStreamGetCtx: " +
+  return Status(Code::kInternal, "the CUDA driver does not know this stream: cuStreamGetCtx: " +
                                      CudaErrorText(**driver, error));
 }
 
@@ -359,7 +359,7 @@ Gpu* GpuOf(GpuStream stream, Status* status) {
   const Driver* driver = nullptr;
   CudaContext context = nullptr;
   *status = ContextOf(stream, &driver, &context);
-  return status->ok() ? InContextOf(*driver, context, status) : nullptr;
+  return status->ok() ? GpuOfContext(*driver, context, status) : nullptr;
 }
 
 Status CountGpus(int* count) {
@@ -382,7 +382,7 @@ Status ListGpus(std::vector<std::pair<std::string, std::string>>* gpus) {
     int error = driver.DeviceGet(&device, i);
     if (error == kCudaSuccess) error = Identify(driver, device, &identity);
     if (error != kCudaSuccess) {
-      return Status(Code::kInternal, "GPU " + std::to_string(i) + " does not say what it is: " +
+      return Status(Code::kInternal, "cannot identify GPU " + std::to_string(i) + ": " +
                                          CudaErrorText(driver, error));
     }
     gpus->push_back(std::move(identity));
@@ -399,10 +399,10 @@ Status OpenGpu(int ordinal, Gpu** gpu, GpuStream* stream) {
   int error = driver->DeviceGet(&device, ordinal);
   if (error == kCudaSuccess) error = driver->DevicePrimaryCtxRetain(&context, device);
   if (error != kCudaSuccess) {
-    return Status(Code::kInternal, "GPU " + std::to_string(ordinal) +
-                                       " cannot be opened: " + CudaErrorText(*driver, error));
+    return Status(Code::kInternal, "cannot open GPU " + std::to_string(ordinal) + ": " +
+                                       CudaErrorText(*driver, error));
   }
-  *gpu = InContextOf(*driver, context, &status);
+  *gpu = GpuOfContext(*driver, context, &status);
   return *gpu == nullptr ? status : (*gpu)->NewStream(stream);
 }
 

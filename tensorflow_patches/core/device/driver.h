@@ -15,8 +15,8 @@
 namespace tfmpi {
 
 // GPU `ordinal` of those visible to this process, in its primary context, which TensorFlow uses,
-// too, and a new stream on it, which the caller owns. For tests and the doctor. The context lives
-// as long as the process.
+// too, and a new stream on it, which the caller owns. For tests. The context lives as long as the
+// process.
 Status OpenGpu(int ordinal, Gpu** gpu, GpuStream* stream);
 
 // The number of GPUs visible to this process.
@@ -28,7 +28,7 @@ Status ListGpus(std::vector<std::pair<std::string, std::string>>* gpus);
 // The context of a stream, for libraries that work in the current context.
 Status ContextOf(GpuStream stream, const Driver** driver, CudaContext* context);
 
-// For the functions above, and for tests with a fake driver.
+// For the functions above, and for tests with a fake driver. `driver` outlives the result.
 Status MakeDriverGpu(const Driver& driver, CudaContext context, std::unique_ptr<Gpu>* gpu);
 
 }  // namespace tfmpi

@@ -30,7 +30,7 @@ using GpuEvent = struct GpuEventHandle*;    // a CUevent
 // A handle by which another process opens memory. Sent as bytes.
 struct GpuHandle {
   char bytes[64];
-  uint64_t process[2];  // random; a process that opens its own memory needs no driver
+  uint64_t process[2];  // random numbers that identify it; it opens its own memory without CUDA
   uint64_t address;     // in that process
 };
 
@@ -71,8 +71,8 @@ class Gpu {
   // was never recorded counts as ended.
   virtual Status Query(GpuEvent event, bool* ended) = 0;
 
-  // Enqueues a copy. Each side is memory of this GPU, or pinned memory, which must stay valid until
-  // then.
+  // Enqueues a copy. Each side is memory of this GPU, or pinned memory, and must stay valid until
+  // the copy has ended.
   virtual Status Copy(void* to, const void* from, size_t bytes, GpuStream stream) = 0;
 
   // Host memory that the GPU can access directly. May wait for the GPU.
@@ -93,13 +93,13 @@ class Gpu {
   // Opens memory of another process on this machine, on this GPU.
   virtual Status OpenMemory(const GpuHandle& handle, void** memory) = 0;
   virtual void CloseMemory(const GpuHandle& handle, void* memory) = 0;
-  // For this number of sources.
+  // `sources`: the number of them in each Enqueue.
   virtual Status NewSum(size_t sources, std::unique_ptr<GpuSum>* sum) = 0;
 };
 
 // The GPU that `stream` belongs to, one object per GPU for the lifetime of the process. Null, with
-// the reason in `status`, if there is no driver or it does not know the stream. The driver's GPU
-// owns it.
+// the reason in `status`, if there is no driver or it does not know the stream. Not owned by the
+// caller.
 Gpu* GpuOf(GpuStream stream, Status* status);
 
 }  // namespace tfmpi

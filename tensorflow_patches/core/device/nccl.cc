@@ -9,7 +9,7 @@ namespace tfmpi {
 namespace {
 
 constexpr std::chrono::microseconds kLook{50};  // between two checks of a communicator's state
-constexpr std::chrono::seconds kEnd{5};         // for all ranks to announce their end
+constexpr std::chrono::seconds kEnd{5};         // for all ranks to finalize
 
 // -1: NCCL has no such type.
 int NcclType(DataType type) {
@@ -66,8 +66,7 @@ class NcclCollectives : public DeviceCollectives {
     nccl_.GetVersion(&version_);
   }
 
-  // In order: enqueued work ends, then all ranks announce their end; otherwise everything is
-  // aborted.
+  // Without a failure, enqueued work ends and all ranks finalize; otherwise everything is aborted.
   ~NcclCollectives() override {
     const InContext in_context(*options_.driver, options_.context);
     if (!buffers_.empty()) options_.driver->CtxSynchronize();
@@ -170,7 +169,7 @@ class NcclCollectives : public DeviceCollectives {
     const bool scaled = sums && IsFloating(type);
     if (scale != 1 && !(scaled && op == ReduceOp::kAverage)) {
       return Status(Code::kInvalidArgument,
-                    std::string("a ") + Name(op) + " of " + Name(type) + " has no scale");
+                    std::string(Name(op)) + " of " + Name(type) + " takes no scale");
     }
     TFMPI_RETURN_IF_NOT_OK(Usable());
     const InContext in_context(*options_.driver, options_.context);
@@ -246,8 +245,8 @@ class NcclCollectives : public DeviceCollectives {
 
   Status OfContext(const InContext& in_context) {
     failed_ = true;
-    return Status(Code::kInternal,
-                  "the GPU's context: " + CudaErrorText(*options_.driver, in_context.error()));
+    return Status(Code::kInternal, "cannot use the GPU's context: " +
+                                       CudaErrorText(*options_.driver, in_context.error()));
   }
 
   const Nccl& nccl_;

@@ -1,7 +1,7 @@
 // Reductions between GPUs by NCCL.
 //
-// Its communicator is non-blocking: every wait for other ranks ends at our deadline, at which the
-// communicator is aborted.
+// Its communicator is non-blocking: every wait for other ranks ends at the caller's deadline, after
+// which the communicator can only be aborted.
 
 #ifndef TFMPI_CORE_DEVICE_NCCL_H_
 #define TFMPI_CORE_DEVICE_NCCL_H_

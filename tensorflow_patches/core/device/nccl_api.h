@@ -64,8 +64,8 @@ struct Nccl {
   const char* (*GetLastError)(NcclComm comm);
 };
 
-// Loads the library at `path`, or by its name from where the linker looks. It stays loaded. Its
-// functions may be called on any thread.
+// Loads the library at `path`; a name without a slash is searched for as dlopen does. It stays
+// loaded. Its functions may be called on any thread.
 Status LoadNccl(const std::string& path, Nccl* nccl);
 
 // "2.32.3" of 23203.

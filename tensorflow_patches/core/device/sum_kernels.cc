@@ -73,7 +73,7 @@ class Kernel {
     Line(".reg .b64 %i, %step, %count, %at, %out, %to;");
     Line(".reg .b32 %block, %threads, %thread, %blocks, %t, %odd;");
     Line(".reg .b16 %low, %high;");
-    Line(std::string(".reg .f32 %x;"));
+    Line(".reg .f32 %x;");
     Line(".reg .f64 %wide;");
     for (size_t lane = 0; lane < 2; ++lane) {
       Line(std::string(".reg .") + real() + " " + Of("%sum", lane) + ";");

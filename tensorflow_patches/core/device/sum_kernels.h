@@ -25,7 +25,6 @@ enum class Grain {
 // grid and block processes all grains.
 std::string SumKernels(size_t sources);
 std::string SumKernelName(DataType type, Grain grain);
-// The size of one grain.
 size_t GrainBytes(DataType type, Grain grain);
 
 }  // namespace tfmpi

@@ -15,8 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// New work wakes a sleeping communication thread; but it must also wake up by itself to look for
-// stalls, this often.
+// A sleeping communication thread is woken by new work, and wakes up this often to look for stalls.
 constexpr milliseconds kIdleWait{20};
 // Requests submitted after a failure are answered within this time.
 constexpr milliseconds kFailedWait{2};
@@ -109,7 +108,7 @@ Status Engine::Join() {
   const TimePoint deadline = Clock::now() + options_.collective_timeout;
   TFMPI_RETURN_IF_NOT_OK(executor_.fusion()->DrainGpus(deadline));
   if (options_.at_end && !options_.at_end(transport_.get())) {
-    return Status(Code::kUnavailable, "the ranks could not gather what they recorded");
+    return Status(Code::kUnavailable, "the ranks could not gather their traces and statistics");
   }
   return transport_->Finalize();
 }
@@ -218,10 +217,9 @@ Status Engine::Accept(Request* request) {
   if (signature.kind == OpKind::kBroadcast && !orphaned &&
       (signature.root < 0 || signature.root >= state_.size())) {
     return Status(Code::kInvalidArgument, "broadcast '" + request->name + "' from rank " +
-                                              std::to_string(signature.root) + " of " +
-                                              std::to_string(state_.size()));
+                                              std::to_string(signature.root) + ", but there are " +
+                                              std::to_string(state_.size()) + " ranks");
   }
-  // A rank whose variables differ from the others' must not continue to train.
   if (script_state_.missed_gradients() != 0 && request->purpose == Purpose::kStep &&
       IsGradient(signature)) {
     return Status(
@@ -283,13 +281,13 @@ void Engine::CheckGpus() {
 }
 
 void Engine::Wait() {
-  const bool keeps = messenger_.keeps();
-  const bool patient = negotiator_.voted() || keeps;
+  const bool holds_back = messenger_.holds_back();
+  const bool patient = negotiator_.voted() || holds_back;
   const auto limit = patient ? std::min<Clock::duration>(options_.vote_patience, kIdleWait)
                              : Clock::duration(kIdleWait);
   // The others can agree on nothing without this rank, unless it has joined.
   const bool expecting =
-      keeps || !pending_.names().nothing_pending() || state_.joined || state_.left;
+      holds_back || !pending_.names().nothing_pending() || state_.joined || state_.left;
   const ControlLinks& links = messenger_.links();
   transport_->Wait(limit, expecting && (!links.tree || links.between_nodes), [this] {
     communication_thread_.AssertMine();

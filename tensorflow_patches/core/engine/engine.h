@@ -37,7 +37,7 @@ namespace tfmpi {
 class Engine {
  public:
   Engine(std::unique_ptr<Transport> transport, EngineOptions options);
-  ~Engine();  // stops the thread; without an earlier Join like Leave("the engine was destroyed")
+  ~Engine();  // if neither Join nor Leave was called: Leave("the engine was destroyed")
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -57,8 +57,8 @@ class Engine {
   void Withdraw(Ticket ticket);
 
   // On rank 0 only (elsewhere it does nothing), any thread, returns at once: tells every rank that
-  // `key` has happened once more, with the text after a line break in `key`. This is no request:
-  // no rank waits for it, and ranks without requests receive it, too. Whatever is posted before
+  // `key` has happened once more; a text may follow the key after a line break. This is no request:
+  // no rank waits for it, and ranks without requests receive it, too. All that is posted before
   // Join or Leave is delivered before the group ends.
   void Post(const std::string& key);
 
@@ -137,7 +137,7 @@ class Engine {
   WaitStateReporter wait_state_reporter_ TFMPI_GUARDED_BY(communication_thread_);
   std::unique_ptr<Recovery> recovery_ TFMPI_GUARDED_BY(communication_thread_);
   Drained drained_ TFMPI_GUARDED_BY(communication_thread_);      // reused by TakeSubmissions
-  bool failed_ TFMPI_GUARDED_BY(communication_thread_) = false;  // and every request has ended
+  bool failed_ TFMPI_GUARDED_BY(communication_thread_) = false;  // every request has ended
 
   std::function<void()> await_loop_;  // initialized last, when all else exists; null after the end
 };

@@ -34,8 +34,8 @@ struct EngineState {
   // For an operation that begins now.
   TimePoint Deadline() const { return now + options.collective_timeout; }
 
-  // Unless `status` is ok or there already is a failure: nothing is communicated from now on. The
-  // loop handles the consequences (Engine::EndByFailure), so every part returns to it.
+  // Unless `status` is ok or there already is a failure, nothing is communicated from now on. The
+  // loop handles the consequences (Engine::EndByFailure), so every part must return to it.
   void Fail(const Status& status) {
     if (failure.ok()) failure = status;
   }

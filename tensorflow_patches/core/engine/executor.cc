@@ -77,8 +77,8 @@ Status Executor::ResolveAll(const Response& response) {
   return Status();
 }
 
-// Appends the item's entry to fusion_entries_ and entries_; not ok if it does not match what this
-// rank has announced.
+// Appends the item's entry to fusion_entries_ and entries_. Not ok if the item does not match what
+// this rank has announced.
 Status Executor::Resolve(const ResponseItem& item, int contributors) {
   NameTable& names = pending_->names();
   if (item.is_new && item.id != kNoId) names.Number(item.id, item.named);
@@ -101,10 +101,10 @@ Status Executor::Resolve(const ResponseItem& item, int contributors) {
   if (missing && IsGradient(signature)) state_->script_state->CountMissedGradient();
   const bool gathers = GathersRows(signature.kind);
   if (item.rows.size() != static_cast<size_t>(gathers ? size : 0)) {
-    return refuse("with the rows of " + std::to_string(item.rows.size()) + " ranks");
+    return refuse("with row counts of " + std::to_string(item.rows.size()) + " ranks");
   }
   if (gathers && item.rows[rank] != (takes_part ? own->signature.shape[0] : 0)) {
-    return refuse("with another number of rows of this rank than it has");
+    return refuse("with a row count for this rank that differs from its own");
   }
   fusion_entries_.push_back({signature, own});
   entries_.push_back(entry);

@@ -23,7 +23,7 @@ void Messenger::Restart() {
   if (!links_.tree || links_.children.empty()) return;
   RelayOptions options;
   options.patience = state_->options.vote_patience;
-  // Statistics tell which rank came last.
+  // Statistics include which rank came last, so nothing is held back.
   if (!state_->options.stats) {
     options.of_all_ranks = [names = &pending_->names()](NameId id) {
       return names->has(id) && names->signature(id).members == nullptr;

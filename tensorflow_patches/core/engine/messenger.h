@@ -31,7 +31,7 @@ class Messenger {
   // Whether this rank's announcements go out together with those of its children, from TakeDue.
   bool relays() const { return relay_ != nullptr; }
   // Whether some are held back for now; whether some are due.
-  bool keeps() const { return relay_ != nullptr && relay_->keeps(); }
+  bool holds_back() const { return relay_ != nullptr && relay_->holds_back(); }
   bool has_due() const { return relay_ != nullptr && relay_->has_due(); }
   // The announcements to forward; on rank 0, to its coordinator.
   std::vector<Announcement> TakeDue();
@@ -60,7 +60,7 @@ class Messenger {
   const Heartbeats& heartbeats() const { return heartbeats_; }
   // Meaningless on rank 0.
   TimePoint last_heard_from_coordinator() const { return last_heard_from_coordinator_; }
-  // The ranks that this one must hear: its parent and its children. Children that have joined
+  // The ranks that must not fall silent: this one's parent and children. Children that have joined
   // together with all ranks below them are left out: they may be gone.
   std::vector<int> Peers() const;
 

@@ -177,7 +177,8 @@ void Negotiator::Coordinate() {
   for (const std::string& line : notices) {
     if (state_->options.log) state_->options.log(line);
   }
-  // Usually the report of a stall: it shows waiting ranks that rank 0 is alive (presence.h).
+  // A notice is usually a stall report; a heartbeat with it shows waiting ranks that rank 0 is
+  // alive (presence.h).
   if (!notices.empty() && state_->ok()) state_->Fail(messenger_->SendHeartbeat());
   if (state_->ok() && !response_list.empty()) Answer(std::move(response_list));
 }
@@ -202,7 +203,8 @@ void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
       return state_->Fail(
           Status(Code::kInternal, "rank " + std::to_string(state_->rank()) + " is at agreement " +
                                       std::to_string(bypass_.position()) + ", but rank 0 is at " +
-                                      std::to_string(response_list.position)));
+                                      std::to_string(response_list.position) +
+                                      "; this is a bug in tensorflow.mpi; please report it"));
     }
     bypass_.OnResponseList(response_list, pending_->names());
   }

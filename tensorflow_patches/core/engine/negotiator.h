@@ -34,15 +34,15 @@ class Negotiator {
   void TellCoordinator();
   // Sends an announcement of this rank to the coordinator.
   void SendReadyList(const ReadyList& ready_list);
-  // On rank 0: the coordinator will send it to every rank.
+  // On rank 0: has the coordinator send it to every rank.
   void NotePost(const std::string& post);
-  // The entries of a response list other than its responses.
+  // Executes all of a response list except its responses.
   void ExecuteRest(const ResponseList& response_list);
 
   // For the group that the transport now has; its first rank gets a new coordinator.
   void Restart();
 
-  // Whether the others' votes may have arrived; there is no message that says so.
+  // Whether this rank's open vote has been decided, which no message announces.
   bool MayBeDecided() const { return bypass_.voted() && bypass_.Look() != Outcome::kOpen; }
   bool voted() const { return bypass_.voted(); }
   // The number of agreements other than posts.

@@ -15,9 +15,9 @@ namespace tfmpi {
 
 struct EngineOptions {
   CoordinatorOptions coordinator;
-  // A collective that all ranks have started and that has not ended by then fails the engine.
+  // A collective that all ranks have started fails the engine if it takes longer than this.
   Clock::duration collective_timeout = std::chrono::seconds(300);
-  // Prints a line for people. Called on the communication thread.
+  // Prints a line for people; may be null. Called on the communication thread.
   std::function<void(const std::string&)> log;
   bool stats = false;  // counts for TF_MPI_STATS
   GpuOptions gpus;     // with this `log`
@@ -26,8 +26,8 @@ struct EngineOptions {
   // After waiting this long for the others' votes, a rank tells the coordinator, which knows who is
   // missing and reports it.
   Clock::duration vote_patience = std::chrono::milliseconds(10);
-  // The ranks continue without those that die; the transport has a membership(). There are no
-  // votes, and no GPU memory.
+  // The ranks continue without those that die. Requires a transport with a membership(); ranks do
+  // not vote, and requests with GPU memory fail.
   bool shrink_on_fault = false;
   // Called when every rank has joined, on the thread that calls Join: the last use of the
   // transport, by all ranks. Returns false if it failed.
@@ -41,7 +41,7 @@ struct EngineOptions {
   std::function<std::function<void()>(const std::function<void()>& loop)> start_loop;
 };
 
-// Counters since the start. Each is exact; together they are a snapshot.
+// Counters since the start, read one after another: each is exact, but they may not match.
 struct EngineStats {
   uint64_t completed = 0;    // tensors of requests that ended with ok
   uint64_t collectives = 0;  // data operations on the transport

@@ -46,7 +46,7 @@ void PendingRequests::Announce(NameTable::Entry* entry) {
   }
   if (!TakeError(&early_errors_, entry->name, &error)) return;
   // Sent at once: the next request of this name must not share a message with this one, since a
-  // message contains a number only once, and numbers before names.
+  // message contains a number only once, and all numbers before the names.
   const std::string name = entry->name;
   if (state_->ok()) send_now_();
   if (NameTable::Entry* const pending = names_.FindPending(name)) Complete(pending, error);

@@ -32,8 +32,8 @@ class PendingRequests {
 
   void Add(Submission&& submission);
   void Withdraw(Ticket ticket);
-  // Withdraws what data sets have requested ahead, when this rank's script has ended: the results
-  // are no longer needed, and a peer whose data set is not that far will not request them.
+  // Withdraws what datasets have requested ahead, when this rank's script has ended: the results
+  // are no longer needed, and a peer whose dataset is not that far will not request them.
   void WithdrawAhead();
   // The first request of the entry has ended. This may delete the entry.
   void Complete(NameTable::Entry* entry, const Status& status);

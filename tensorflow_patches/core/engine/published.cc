@@ -4,12 +4,12 @@ namespace tfmpi {
 
 void Published::CountPost(const std::string& post) {
   const size_t end = post.find('\n');
-  const bool says = end != std::string::npos;
+  const bool has_text = end != std::string::npos;
   std::lock_guard<std::mutex> lock(mutex_);
   Posts& posts = posts_[post.substr(0, end)];
-  if (says || !posts.said.empty()) {
-    posts.said.resize(posts.count);
-    posts.said.push_back(says ? post.substr(end + 1) : std::string());
+  if (has_text || !posts.texts.empty()) {
+    posts.texts.resize(posts.count);
+    posts.texts.push_back(has_text ? post.substr(end + 1) : std::string());
   }
   ++posts.count;
   ++posts_heard_;
@@ -25,8 +25,8 @@ std::string Published::PostedValue(const std::string& key, int64_t number) const
   std::lock_guard<std::mutex> lock(mutex_);
   const auto it = posts_.find(key);
   const bool there =
-      it != posts_.end() && number >= 0 && number < static_cast<int64_t>(it->second.said.size());
-  return there ? it->second.said[number] : std::string();
+      it != posts_.end() && number >= 0 && number < static_cast<int64_t>(it->second.texts.size());
+  return there ? it->second.texts[number] : std::string();
 }
 
 EngineStats Published::stats() const {

@@ -35,7 +35,8 @@ class Counter {
 
 class Published {
  public:
-  // A key, and its text after a line break. Any thread: on rank 0 the one that posts.
+  // `post`: a key, which a line break and a text may follow. On rank 0 called by the thread that
+  // posts.
   void CountPost(const std::string& post);
   // Resets the count of this key.
   void ForgetPosts(const std::string& key) {
@@ -74,7 +75,7 @@ class Published {
  private:
   struct Posts {
     int64_t count = 0;
-    std::vector<std::string> said;  // by number; empty if no post had a text
+    std::vector<std::string> texts;  // by number; empty if no post had a text
   };
 
   mutable std::mutex mutex_;

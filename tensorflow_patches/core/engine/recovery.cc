@@ -179,7 +179,7 @@ void Recovery::ContinueWith(std::unique_ptr<Transport> next, const Regrouping& r
                       std::to_string(repeated) +
                       (repeated == 1 ? " operation was" : " operations were") +
                       " completed from other ranks' history); this process is now rank 0" +
-                      (done_before != regrouping.most_done ? " and was behind" : ""));
+                      (done_before != regrouping.most_done ? ", and had missed some of them" : ""));
 }
 
 // Replays what other ranks have executed and this rank has not.

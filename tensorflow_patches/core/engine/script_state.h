@@ -1,5 +1,5 @@
-// What this rank's script does while the ranks wait, and what it needs from them: what it reports
-// itself, and what can be observed of its process.
+// The state of this rank's script, while ranks wait for one another: what it reports about itself,
+// and whether its process is idle.
 
 #ifndef TFMPI_CORE_ENGINE_SCRIPT_STATE_H_
 #define TFMPI_CORE_ENGINE_SCRIPT_STATE_H_
@@ -19,7 +19,7 @@ class ScriptState {
  public:
   // For people: "fit() of model 'm', epoch 2"; empty: unknown.
   void SetDoing(const std::string& doing);
-  // The number of steps done in it; 0: it has no steps. Only the script's thread writes it.
+  // The number of steps done in that; 0: it has no steps. Only the script's thread writes it.
   std::atomic<int64_t>* steps() { return &steps_; }
 
   // The script's only thread that uses the engine waits for a file of rank 0 and has seen this many

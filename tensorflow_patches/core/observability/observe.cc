@@ -17,7 +17,7 @@ constexpr size_t kPathBytes = 4096;
 // For the events of all ranks together, since every rank receives all of them in the allgather.
 constexpr size_t kMaxGathered = size_t{256} << 20;
 
-struct Wishes {
+struct Settings {
   bool stats;
   char timeline[kPathBytes];
 };
@@ -130,12 +130,13 @@ Status MeasureClockOffset(Transport* transport, const std::function<int64_t()>& 
 }
 
 Status StartObserving(Transport* transport, Observation* observation) {
-  Wishes wishes = {};
-  wishes.stats = observation->stats;
-  observation->timeline.copy(wishes.timeline, kPathBytes - 1);
-  TFMPI_RETURN_IF_NOT_OK(transport->Broadcast(&wishes, sizeof wishes, 0, Clock::now() + kPatience));
-  observation->stats = wishes.stats;
-  observation->timeline = wishes.timeline;
+  Settings settings = {};
+  settings.stats = observation->stats;
+  observation->timeline.copy(settings.timeline, kPathBytes - 1);
+  TFMPI_RETURN_IF_NOT_OK(
+      transport->Broadcast(&settings, sizeof settings, 0, Clock::now() + kPatience));
+  observation->stats = settings.stats;
+  observation->timeline = settings.timeline;
   const bool timeline = !observation->timeline.empty();
   if (timeline && transport->topology().nodes > 1) {
     TFMPI_RETURN_IF_NOT_OK(

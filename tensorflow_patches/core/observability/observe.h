@@ -1,5 +1,5 @@
-// What the ranks do together, before the engine starts and after every rank has joined, so that one
-// file and one table show all of them.
+// The ranks agree on what to record before the engine starts, and gather it after every rank has
+// joined, so that one file and one table show all of them.
 //
 // Call StartObserving on the thread that creates the engine, before the engine exists, and Gather
 // after the communication thread has ended, before Transport::Finalize. Both are collective and

@@ -63,9 +63,9 @@ void CommunicationStats::NoteOperation(OpKind kind, size_t tensors, uint64_t byt
   ++numbers_.by_tensors[fused];
 }
 
-void CommunicationStats::EndedAt(const Request& request, bool well, TimePoint now) {
+void CommunicationStats::EndedAt(const Request& request, bool ok, TimePoint now) {
   const Signature& signature = request.signature;
-  if (well) {
+  if (ok) {
     ++numbers_.requests;
     numbers_.bytes += Bytes(signature);
   }

@@ -1,4 +1,4 @@
-// What communication costs one rank, counted for TF_MPI_STATS.
+// What communication costs one rank, for TF_MPI_STATS.
 //
 // Owned by the engine, updated on its communication thread only, read after that has ended. When
 // off, each call tests one bool.
@@ -61,17 +61,17 @@ class CommunicationStats {
   void OperationBegins(OpKind kind, size_t tensors, uint64_t bytes) {
     if (on_) NoteOperation(kind, tensors, bytes);
   }
-  void Ended(const Request& request, bool well) {
-    if (on_) EndedAt(request, well, Clock::now());
+  void Ended(const Request& request, bool ok) {
+    if (on_) EndedAt(request, ok, Clock::now());
   }
-  void EndedAt(const Request& request, bool well, TimePoint now);
+  void EndedAt(const Request& request, bool ok, TimePoint now);
   void Sent(size_t bytes) {
     if (!on_) return;
     ++numbers_.messages_sent;
     numbers_.message_bytes += bytes;
   }
   void Received() { numbers_.messages_received += on_; }
-  void ResponseList(bool starts_something) { numbers_.rounds += on_ && starts_something; }
+  void ResponseList(bool has_responses) { numbers_.rounds += on_ && has_responses; }
 
   // Ends the current step and adds the times of the stages (timeline.h).
   RankStats Finish(TimePoint now);

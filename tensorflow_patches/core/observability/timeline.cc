@@ -27,8 +27,8 @@ constexpr size_t kMaxBlocks = kMaxEvents / kBlockEvents;
 // After this many new names, those that no kept event uses are dropped.
 constexpr uint32_t kMaxNewNames = 1 << 15;
 
-// The events of one thread. Only TakeEvents and DropOldest take the lock besides the owner, so it
-// is usually free. If both are needed, the recorder's lock is taken first.
+// The events of one thread. Besides that thread only TakeEvents, DropOldest and DropNames take the
+// lock, so it is usually free. If both are needed, the recorder's lock is taken first.
 struct Buffer {
   std::mutex mutex;
   std::string name;
@@ -45,7 +45,7 @@ struct Recorder {
   std::unordered_map<std::string, uint32_t> ids = {{"", 0}};
   std::map<uint32_t, std::vector<std::string>> parts;
   uint32_t next_id = 1;
-  uint32_t looked_through = 0;  // next_id when names were last dropped
+  uint32_t dropped_at = 0;  // next_id when names were last dropped
   // The number of times that names were dropped: the names that threads have cached become invalid.
   std::atomic<uint32_t> generation{0};
   std::atomic<int64_t> nanoseconds[kNumStages] = {};
@@ -70,7 +70,7 @@ Buffer* NewBuffer() {
 // Requires the recorder's lock. Drops names that no event uses, except new ones, whose events may
 // still be recorded.
 void DropNames(Recorder* recorder) {
-  if (recorder->next_id - recorder->looked_through < kMaxNewNames) return;
+  if (recorder->next_id - recorder->dropped_at < kMaxNewNames) return;
   std::unordered_set<uint32_t> used = {0};
   for (const std::unique_ptr<Buffer>& buffer : recorder->buffers) {
     std::lock_guard<std::mutex> lock(buffer->mutex);
@@ -88,7 +88,7 @@ void DropNames(Recorder* recorder) {
     recorder->parts.erase(it->first);
     it = recorder->names.erase(it);
   }
-  recorder->looked_through = recorder->next_id;
+  recorder->dropped_at = recorder->next_id;
   recorder->generation.fetch_add(1, std::memory_order_relaxed);
 }
 

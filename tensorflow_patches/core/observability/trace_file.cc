@@ -1,7 +1,9 @@
 #include "tensorflow_patches/core/observability/trace_file.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <iterator>
 #include <unordered_map>
 #include <utility>
@@ -328,7 +330,8 @@ Status WriteTrace(const std::string& path, const std::vector<RankEvents>& ranks)
   const std::string text = FormatTrace(ranks);
   std::FILE* const file = std::fopen(path.c_str(), "w");
   if (file == nullptr) {
-    return Status(Code::kFailedPrecondition, "cannot write the trace to " + path);
+    return Status(Code::kFailedPrecondition,
+                  "cannot write the trace to " + path + ": " + std::strerror(errno));
   }
   const bool whole = std::fwrite(text.data(), 1, text.size(), file) == text.size();
   if (std::fclose(file) == 0 && whole) return Status();

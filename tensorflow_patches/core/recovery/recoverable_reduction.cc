@@ -20,7 +20,7 @@ bool IsWeighted(const Signature& signature) {
 double WeightOf(const FusionEntry& entry) {
   if (entry.request == nullptr) return 0;
   if (entry.request->rows != nullptr) return entry.request->rows->Weight();
-  return entry.request->scale * entry.request->weighed;
+  return entry.request->scale * entry.request->applied_weight;
 }
 
 }  // namespace

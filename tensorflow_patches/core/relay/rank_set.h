@@ -52,7 +52,7 @@ class RankSet {
     });
   }
 
-  bool Meets(const RankSet& other) const {
+  bool Intersects(const RankSet& other) const {
     auto mine = runs_.begin(), theirs = other.runs_.begin();
     while (mine != runs_.end() && theirs != other.runs_.end()) {
       if (mine->first + mine->count <= theirs->first) {

@@ -20,7 +20,7 @@ bool AreRanks(const std::vector<RankSet::Run>& runs, int size) {
   return !runs.empty();
 }
 
-// Whether two lists of one entry each, for the same name or number, are equal in all else.
+// Whether two lists of one entry each, for the same name or number, are equal.
 bool Same(const ReadyList& a, const ReadyList& b) {
   if (!a.ready.empty() && !b.ready.empty()) return true;
   return Encode(a) == Encode(b);
@@ -72,40 +72,40 @@ bool Decode(const std::string& bytes, int size, std::vector<Announcement>* annou
   return reader.Finished();
 }
 
-void Relay::Take(Announcement said, TimePoint now) {
-  if (said.list.empty()) return;
-  if (options_.of_all_ranks && IsPlain(said.list)) return TakePlain(said, now);
+void Relay::Take(Announcement announcement, TimePoint now) {
+  if (announcement.list.empty()) return;
+  if (options_.of_all_ranks && IsPlain(announcement.list)) return TakePlain(announcement, now);
   PassAll();
-  for (const int rank : said.ranks.ranks()) {
-    const bool quiet =
-        !said.list.wait_state.empty() && said.list.wait_state.back().has_no_gradients;
+  for (const int rank : announcement.ranks.ranks()) {
+    const bool quiet = !announcement.list.wait_state.empty() &&
+                       announcement.list.wait_state.back().has_no_gradients;
     if (quiet_.Contains(rank)) quiet_.Remove(rank);
-    if (said.list.joined && !joined_.Contains(rank)) joined_.Add(RankSet(rank));
+    if (announcement.list.joined && !joined_.Contains(rank)) joined_.Add(RankSet(rank));
     if (quiet && !joined_.Contains(rank)) quiet_.Add(RankSet(rank));
   }
-  due_.push_back(std::move(said));
+  due_.push_back(std::move(announcement));
   open_.clear();
 }
 
-void Relay::TakePlain(const Announcement& said, TimePoint now) {
-  if (quiet_.Meets(said.ranks)) {
-    for (const int rank : said.ranks.ranks()) quiet_.Remove(rank);
+void Relay::TakePlain(const Announcement& announcement, TimePoint now) {
+  if (quiet_.Intersects(announcement.ranks)) {
+    for (const int rank : announcement.ranks.ranks()) quiet_.Remove(rank);
   }
-  const ReadyList& list = said.list;
+  const ReadyList& list = announcement.list;
   for (const NameId id : list.ready) {
     ReadyList one;
     one.ready = {id};
-    Announce(&numbered_, id, said.ranks, std::move(one), now);
+    Announce(&numbered_, id, announcement.ranks, std::move(one), now);
   }
   for (const KnownGather& gather : list.gathers) {
     ReadyList one;
     one.gathers = {gather};
-    Announce(&numbered_, gather.id, said.ranks, std::move(one), now);
+    Announce(&numbered_, gather.id, announcement.ranks, std::move(one), now);
   }
   for (const NamedSignature& named : list.requests) {
     ReadyList one;
     one.requests = {named};
-    Announce(&named_, named.name, said.ranks, std::move(one), now);
+    Announce(&named_, named.name, announcement.ranks, std::move(one), now);
   }
 }
 
@@ -121,11 +121,11 @@ void Relay::Announce(std::map<Key, Name>* names, const Key& key, const RankSet& 
     return Emit({ranks, std::move(list)});
   }
   Name* name = &(*names)[key];
-  if (name->kept.Meets(ranks)) {  // announced again before it was answered
+  if (name->kept.Intersects(ranks)) {  // announced again before it was answered
     PassAll();
     open_.clear();
   }
-  if (name->passed.Meets(ranks)) name->passed = RankSet();
+  if (name->passed.Intersects(ranks)) name->passed = RankSet();
   Keep(name, ranks, std::move(list), now);
   if (!IsComplete(*name)) return;
   Pass(name);
@@ -189,7 +189,7 @@ void Relay::Emit(Announcement announcement) {
 }
 
 std::vector<Announcement> Relay::TakeDue(TimePoint now) {
-  if (keeps() && now - since_ >= options_.patience) PassAll();
+  if (holds_back() && now - since_ >= options_.patience) PassAll();
   open_.clear();
   for (Announcement& announcement : due_) {
     std::sort(announcement.list.ready.begin(), announcement.list.ready.end());

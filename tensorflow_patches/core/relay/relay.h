@@ -1,5 +1,5 @@
-// Forwards the announcements of the ranks below to rank 0, combined, so that what all of them
-// announce travels as one.
+// Forwards the announcements of the ranks below to rank 0, combined, so that a name that all of
+// them announce is sent once.
 //
 // The ranks can agree on nothing before all have announced it. So a name that not all ranks below
 // have announced is held back, and the coordinator misses nothing. After a while it is forwarded
@@ -32,7 +32,7 @@ struct Announcement {
 
 // The message from a rank to its parent in the tree.
 std::string Encode(const std::vector<Announcement>& announcements);
-// `size`: of the group. Returns false for bytes that Encode did not produce in such a group.
+// `size`: of the group. Returns false if the bytes are malformed or contain ranks of no such group.
 bool Decode(const std::string& bytes, int size, std::vector<Announcement>* announcements);
 
 struct RelayOptions {
@@ -47,26 +47,27 @@ class Relay {
   Relay(const std::vector<int>& below, RelayOptions options)
       : below_(static_cast<int>(below.size())), options_(std::move(options)) {}
 
-  void Take(Announcement said, TimePoint now);
+  // An announcement of this rank, or one that a child has sent.
+  void Take(Announcement announcement, TimePoint now);
   // An error has answered a name on all ranks: earlier announcements do not count for the next one.
   void ForgetPassed();
   // The announcements to forward now, in order.
   std::vector<Announcement> TakeDue(TimePoint now);
   bool has_due() const { return !due_.empty(); }
-  // Whether something is held back; ask again within the patience.
-  bool keeps() const { return kept_ != 0; }
+  // Whether something is held back; TakeDue must be called again after `patience`.
+  bool holds_back() const { return kept_ != 0; }
   // Whether all of these have joined.
   bool HaveJoined(const std::vector<int>& ranks) const;
 
  private:
   // A name or number that some ranks have announced.
   struct Name {
-    RankSet passed;                   // forwarded, for some of the ranks only
+    RankSet passed;                   // the ranks for which it was forwarded early
     RankSet kept;                     // the ranks of `parts`
     std::vector<Announcement> parts;  // one for each value that differs by rank, such as the rows
   };
 
-  void TakePlain(const Announcement& said, TimePoint now);
+  void TakePlain(const Announcement& announcement, TimePoint now);
   void Keep(Name* name, const RankSet& ranks, ReadyList list, TimePoint now);
   template <typename Key>
   void Announce(std::map<Key, Name>* names, const Key& key, const RankSet& ranks, ReadyList list,

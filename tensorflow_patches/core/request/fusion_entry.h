@@ -1,4 +1,4 @@
-// One item of a response as this rank executes it, with its size on the wire.
+// One item of a response, as this rank executes it.
 
 #ifndef TFMPI_CORE_REQUEST_FUSION_ENTRY_H_
 #define TFMPI_CORE_REQUEST_FUSION_ENTRY_H_
@@ -8,8 +8,8 @@
 namespace tfmpi {
 
 // A tensor, or several that share a request. `request` is null on a rank that does not take part:
-// it contributes nothing (the op's neutral element, no rows) and drops the result. Both outlive the
-// call.
+// it contributes nothing (the op's neutral element, no rows) and drops the result. Refers to both,
+// which outlive the execution of the response.
 struct FusionEntry {
   const Signature& signature;
   Request* request = nullptr;

@@ -1,5 +1,5 @@
 // The queue from other threads to the communication thread: new requests, withdrawals, posts, and
-// the wish to end.
+// whether to join, leave or stop.
 //
 // Push from any thread; Drain on the communication thread. Owns its contents until drained. Calls
 // nothing while the lock is held.
@@ -98,7 +98,7 @@ class Queue {
     has_work_ = false;
   }
 
-  // Whether something was pushed, or a wish to end set, since the last Drain.
+  // Whether something was pushed, or the end was asked for, since the last Drain.
   bool HasWork() const { return has_work_; }
 
  private:

@@ -20,11 +20,12 @@ std::string Describe(const Signature& signature) {
   if (signature.kind == OpKind::kAllreduce) text += std::string(" ") + Name(signature.op);
   text += std::string(" of ") + Name(signature.dtype) + " " + Describe(signature.shape);
   if (signature.kind == OpKind::kBroadcast) text += " from rank " + std::to_string(signature.root);
-  if (signature.row_limit >= 0) text += " if at most " + std::to_string(signature.row_limit);
-  if (signature.every_row) text += ", duplicates and all";
+  if (signature.row_limit >= 0)
+    text += ", at most " + std::to_string(signature.row_limit) + " rows in total";
+  if (signature.every_row) text += ", including duplicates";
   if (signature.on_gpu) text += " on a GPU";
   if (signature.members != nullptr) {
-    text += " of ranks";
+    text += " among ranks";
     for (int32_t rank : *signature.members) text += " " + std::to_string(rank);
   }
   return text;
@@ -86,7 +87,8 @@ Status Validate(const Signature& signature) {
                   std::string(Name(signature.kind)) + " needs a tensor of rank 1 or more");
   }
   if (signature.kind == OpKind::kSparseAllgather && RowBytes(signature) == 0) {
-    return Status(Code::kInvalidArgument, "an exchange needs rows with at least one element");
+    return Status(Code::kInvalidArgument,
+                  std::string(Name(signature.kind)) + " needs rows with at least one element");
   }
   if (signature.on_gpu && GathersRows(signature.kind)) {
     return Status(Code::kInvalidArgument,
@@ -104,7 +106,7 @@ Status Validate(const Signature& signature) {
                     signature.op == ReduceOp::kPlainSum;
   if (signature.op == ReduceOp::kAverage && !IsFloating(signature.dtype)) {
     return Status(Code::kInvalidArgument, std::string("the average of ") + Name(signature.dtype) +
-                                              " is not an integer; use op='sum'");
+                                              " values need not be an integer; use op='sum'");
   }
   if (signature.dtype == DataType::kBool || (IsComplex(signature.dtype) && !sums)) {
     return Status(Code::kInvalidArgument, std::string("allreduce ") + Name(signature.op) +

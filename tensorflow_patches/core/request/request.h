@@ -50,8 +50,7 @@ struct Signature {
   // Allreduce only: each rank may give its data a weight of its own (Request::scale).
   bool weighted = false;
   // The ranks that take part, in ascending order; null: all. The others neither submit it nor wait
-  // for it, and contribute a neutral element: zeros, or what changes no minimum, maximum or
-  // product.
+  // for it, and contribute the op's neutral element, such as zeros to a sum.
   std::shared_ptr<const Members> members = nullptr;
   // Allreduce only: null for one tensor. Otherwise `shape` is the total number of elements, where
   // each part takes PaddedElements. Shared, and compared by address first.
@@ -105,15 +104,16 @@ Signature WithoutRows(Signature signature);
 // With parts, the first part that differs.
 std::string DescribeDifference(const std::string& name, int first_rank, const Signature& first,
                                int second_rank, const Signature& second);
-// The reason why the ranks could not execute it even if they agreed; ok if they could.
+// Not ok, with the reason, if no rank could execute it.
 Status Validate(const Signature& signature);
 
-// The purpose of a request decides whether the others can do without a rank that has no data.
+// The purpose of a request decides whether the others may complete it without a rank that has no
+// data.
 enum class Purpose : uint8_t {
-  kStep,    // a kernel in a training step
-  kScript,  // the script's own call, or a decision that all ranks must share
-  kBeside,  // neither; its submitter does not wait for it
-  kData,    // a data set's, submitted ahead of its use
+  kStep,        // a kernel in a training step
+  kScript,      // the script's own call, or a decision that all ranks must share
+  kBackground,  // neither; its submitter does not wait for it
+  kData,        // a dataset's, submitted ahead of its use
 };
 inline constexpr int kNumPurposes = 4;
 // Whether the script's thread waits for it.
@@ -160,14 +160,14 @@ struct Request {
   // even if it contains NaN. May differ by rank.
   double scale = 1;
   // A weight already applied to the data.
-  double weighed = 1;
+  double applied_weight = 1;
   // Broadcast: the generation of the group in which `signature.root` was chosen and provided the
   // data (Published::generation); kThisGeneration: the group in which it is submitted.
   static constexpr uint64_t kThisGeneration = UINT64_MAX;
   uint64_t generation = kThisGeneration;
-  static constexpr int kDeadRoot = INT32_MIN;  // `signature.root` has died
+  static constexpr int kDeadRoot = INT32_MIN;  // replaces a `signature.root` that has died
   GpuMemory memory;
-  // Set by Engine::Submit.
+  // Set by Engine::Submit if traces or statistics are recorded.
   TimePoint submitted;
   // Allgather: called once, on the communication thread, with each rank's first dimension; returns
   // the memory for the result (all rows, in rank order), or null to fail the request.
@@ -176,7 +176,7 @@ struct Request {
   // signature's limit; the request then ends with ok.
   RowAccess* rows = nullptr;
 
-  // Runs exactly once, on the communication thread (or inside Submit when the engine has failed),
+  // Runs exactly once, on the communication thread (or inside Submit if the engine has stopped),
   // with no lock held. It must not block and must not destroy the engine.
   std::function<void(const Status&)> done;
 };

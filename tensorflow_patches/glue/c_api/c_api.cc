@@ -201,7 +201,7 @@ TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op, i
   request.signature.dtype = static_cast<tfmpi::DataType>(dtype);
   request.signature.root = root;
   request.signature.shape.assign(shape, shape + dims);
-  request.purpose = waits < 0 ? tfmpi::Purpose::kBeside : tfmpi::Purpose::kScript;
+  request.purpose = waits < 0 ? tfmpi::Purpose::kBackground : tfmpi::Purpose::kScript;
   request.blocks = waits > 0;
   request.has_no_gradients = waits == 2;
   request.input = in;

@@ -135,7 +135,7 @@ absl::Status SparseAverage::AddDense(RequestGroup* group) {
   request.signature.shape = {table_rows_, width};
   request.input = request.output = rows;
   request.signature.weighted = true;
-  request.weighed = own.weight();
+  request.applied_weight = own.weight();
   group->AddOfHost(std::move(request));
   return absl::OkStatus();
 }

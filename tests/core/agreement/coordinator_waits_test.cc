@@ -49,7 +49,8 @@ TEST_F(DeadlockTest, ACircleOfSomeRanksIsEnough) {
   EXPECT_EQ(Fatal(), "");
   BlockedIn(2, "y");
   const std::string fatal = Fatal();  // independent of what rank 0 does
-  ExpectParts(fatal, {"rank 1 waits for rank 2 in", "rank 2 waits for rank 1, 3", "rank 3 waits"});
+  ExpectParts(fatal,
+              {"rank 1 waits for rank 2 in", "rank 2 waits for ranks 1 and 3", "rank 3 waits"});
   EXPECT_EQ(fatal.find("rank 0"), std::string::npos) << fatal;
 }
 
@@ -87,7 +88,7 @@ TEST_F(DeadlockTest, AStillRankAndABlockedOne) {
 }
 
 TEST_F(DeadlockTest, NobodyWaitsInWhatGoesOnBesideTheSteps) {
-  for (const Purpose purpose : {Purpose::kBeside, Purpose::kData}) {
+  for (const Purpose purpose : {Purpose::kBackground, Purpose::kData}) {
     Start(2);
     ReadyList ready_list;
     ready_list.requests.push_back({"rows", Of(OpKind::kAllgather), 0, purpose});
@@ -173,7 +174,8 @@ TEST_F(GivesNothingTest, GradientsGoOnWithoutARankThatWaitsForAFile) {
   }
   const std::vector<std::string> notices = Notices();
   ASSERT_EQ(notices.size(), 1u) << "said once";
-  ExpectParts(notices[0], {"rank 1 waits for rank 0's file 'model.keras'", "the remaining 2"});
+  ExpectParts(notices[0],
+              {"rank 1 waits for rank 0's file 'model.keras'", "the remaining 2 ranks"});
 }
 
 TEST_F(GivesNothingTest, WhatWaitedForItIsReleased) {
@@ -228,10 +230,11 @@ TEST_F(GivesNothingTest, WhoHasEndedAndWhoWaitsAreToldApart) {
   EXPECT_EQ(Contributors(), 1);
   const std::vector<std::string> notices = Notices();
   ASSERT_EQ(notices.size(), 1u);
-  ExpectParts(notices[0], {"the script has ended on 1 of 3 ranks (2)",
-                           "; rank 1 waits for rank 0's file 'model.keras'", "the remaining 1"});
+  ExpectParts(notices[0],
+              {"the script has ended on 1 of 3 ranks (2)",
+               "; rank 1 waits for rank 0's file 'model.keras'", "the remaining 1 rank"});
   ReadyList ready_list;
-  ready_list.requests = {{"most", Of(OpKind::kAllreduce, ReduceOp::kMax), 0, Purpose::kBeside}};
+  ready_list.requests = {{"most", Of(OpKind::kAllreduce, ReduceOp::kMax), 0, Purpose::kBackground}};
   Send(0, ready_list);
   const ResponseList response_list = Decide();
   ASSERT_EQ(response_list.errors.size(), 1u);
@@ -256,7 +259,7 @@ TEST_F(GivesNothingTest, OnlyGradientsGoOn) {
   Send(0, ready_list);
   EXPECT_EQ(Contributors(), 0);
   // Requests beside the steps are not waited for, and block no rank.
-  ready_list.requests = {{"hashes", Of(OpKind::kAllgather), 0, Purpose::kBeside}};
+  ready_list.requests = {{"hashes", Of(OpKind::kAllgather), 0, Purpose::kBackground}};
   Send(0, ready_list);
   EXPECT_EQ(Contributors(), 1);
   ready_list.requests = {{"batch", Of(OpKind::kAllgather), 0, Purpose::kData}};

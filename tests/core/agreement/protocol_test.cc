@@ -189,10 +189,10 @@ TEST_F(ProtocolTest, ANumberThatItWasNotToldIsRefused) {
 
 // More rows than it has would be read beyond its memory.
 TEST_F(ProtocolTest, OtherRowsThanItHasAreRefused) {
-  ExpectRefusalOfRows({1, 9, 1}, "with another number of rows of this rank than it has");
+  ExpectRefusalOfRows({1, 9, 1}, "with a row count for this rank that differs from its own");
 }
 TEST_F(ProtocolTest, RowsOfTooFewRanksAreRefused) {
-  ExpectRefusalOfRows({1, 2}, "with the rows of 2 ranks");
+  ExpectRefusalOfRows({1, 2}, "with row counts of 2 ranks");
 }
 
 TEST_F(ProtocolTest, AnErrorOfAnotherNameEndsNothing) {

@@ -172,9 +172,11 @@ TEST(ChoiceTest, SeveralNodes) {
   EXPECT_EQ(Choose(one_each, kAuto, rounds),
             "staged: staged through the host, because TF_MPI_COMPRESSION rounds data between "
             "nodes, each has one rank, and NCCL does not round");
-  EXPECT_EQ(Choose(one_each, kNccl, rounds),
-            "error: TF_MPI_GPU_TRANSPORT=nccl, but TF_MPI_COMPRESSION rounds data between "
-            "nodes, which MPI does, and each node has one rank. TF_MPI_GPU_TRANSPORT=auto stages");
+  EXPECT_EQ(
+      Choose(one_each, kNccl, rounds),
+      "error: TF_MPI_GPU_TRANSPORT=nccl, but TF_MPI_COMPRESSION rounds data between "
+      "nodes, which NCCL cannot do, and each node has one rank. Set TF_MPI_GPU_TRANSPORT=auto to "
+      "stage through the host");
 
   // Who cannot use NCCL stages as before; on one GPU there are no nodes.
   std::vector<DeviceFacts> without = even;

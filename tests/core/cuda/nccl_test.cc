@@ -260,7 +260,7 @@ TEST_F(NcclTest, AnAverageScalesEachRanksElements) {
   const Status scaled = Allreduce(1, DataType::kFloat32, ReduceOp::kSum, 0.5);
   EXPECT_EQ(scaled.code(), Code::kInvalidArgument);
   EXPECT_EQ(scaled.message(),
-            "a sum of " + std::string(Name(DataType::kFloat32)) + " has no scale");
+            "sum of " + std::string(Name(DataType::kFloat32)) + " takes no scale");
   EXPECT_FALSE(Allreduce(1, DataType::kInt32, ReduceOp::kAverage, 1).ok());
 }
 

@@ -131,7 +131,7 @@ TEST_F(FailureTest, AnEndWithoutTheRecordsIsAnError) {
   ranks.Each([](int, Engine& engine) {
     const Status joined = engine.Join();
     EXPECT_EQ(joined.code(), Code::kUnavailable);
-    EXPECT_EQ(joined.message(), "the ranks could not gather what they recorded");
+    EXPECT_EQ(joined.message(), "the ranks could not gather their traces and statistics");
   });
 }
 

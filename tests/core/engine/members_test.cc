@@ -159,7 +159,7 @@ TEST_F(MembersTest, WhatMakesNoSenseIsRefused) {
   request.signature.kind = OpKind::kBroadcast;
   request.signature.members = Of({0});
   request.signature.root = 1;
-  expect_refusal("broadcast of float32 [1] from rank 1 of ranks 0: that rank is not a member");
+  expect_refusal("broadcast of float32 [1] from rank 1 among ranks 0: that rank is not a member");
   ranks.JoinAll();
 }
 
@@ -171,7 +171,7 @@ TEST_F(MembersTest, RanksThatDisagreeOnTheSetHearSo) {
                                                  rank == 0 ? Of({0, 1}) : nullptr, &data));
     const Status status = Await(ending);
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
-    EXPECT_NE(status.message().find("of ranks 0 1"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("among ranks 0 1"), std::string::npos) << status.message();
   });
   ranks.JoinAll();
 }

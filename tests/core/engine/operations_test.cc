@@ -115,7 +115,7 @@ TEST_F(OperationsTest, RowsOfNothingCannotBeGathered) {
     Ending ending = Submit(engine, MakeSparseAllgather("rows", 5, 0, &rows));
     const Status status = Await(ending);
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
-    EXPECT_EQ(status.message(), "an exchange needs rows with at least one element");
+    EXPECT_EQ(status.message(), "allgather of rows needs rows with at least one element");
   });
   ranks.JoinAll();
 }
@@ -272,11 +272,11 @@ TEST_F(EngineTest, RequestsThatMakeNoSenseEndAtOnceOnTheirRank) {
   Request rows = MakeAllgather("g", {1}, &value, nullptr);
   rows.signature.on_gpu = true;
   const std::pair<Request*, const char*> refused[] = {
-      {&average, "the average of int32 is not an integer; use op='sum'"},
+      {&average, "the average of int32 values need not be an integer; use op='sum'"},
       {&boolean, "allreduce sum is not defined for bool"},
       {&complex, "allreduce max is not defined for complex64"},
       {&scalar, "allgather needs a tensor of rank 1 or more"},
-      {&root, "broadcast 'r' from rank 2 of 2"},
+      {&root, "broadcast 'r' from rank 2, but there are 2 ranks"},
       {&negative, "broadcast 'n' from rank -1 of 2"},
       {&rows, "allgather is not supported for GPU memory"},
   };

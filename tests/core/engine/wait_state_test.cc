@@ -61,7 +61,7 @@ TEST_F(WaitStateTest, ACrossingOfGradientsEndsWhenNothingElseHappens) {
   Ending z = Give(ranks[2], "x", &values[2]);
   // Of ranks 0 and 2, the second to wait may still be unknown: rank 1 and one of them are enough.
   for (Ending* ending : {&x, &y, &z}) {
-    ExpectDeadlock(*ending, {"waits for rank 1 in allreduce 'x'", "rank 1 waits for rank "});
+    ExpectDeadlock(*ending, {"waits for rank 1 in allreduce 'x'", "rank 1 waits for rank"});
   }
 }
 

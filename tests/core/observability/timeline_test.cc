@@ -258,7 +258,8 @@ std::string ReadAll(const std::string& path) {
 TEST_F(TimelineTest, ATraceThatCannotBeWrittenIsAnError) {
   const Status status = WriteTrace("/nowhere/trace.json", {});
   EXPECT_EQ(status.code(), Code::kFailedPrecondition);
-  EXPECT_EQ(status.message(), "cannot write the trace to /nowhere/trace.json");
+  EXPECT_EQ(status.message(),
+            "cannot write the trace to /nowhere/trace.json: No such file or directory");
 }
 
 // Ranks gather when all have joined, also if one joined long before the others.

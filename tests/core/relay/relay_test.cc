@@ -70,7 +70,7 @@ TEST_F(RelayTest, WhatAllBelowHaveGoesOnAsOne) {
   Ready({3}, {5});
   Ready({4}, {6});
   EXPECT_EQ(Due(), "2 3 4: #5 #6");
-  EXPECT_FALSE(relay_->keeps());
+  EXPECT_FALSE(relay_->holds_back());
 }
 
 TEST_F(RelayTest, WhatSomeLackGoesOnAfterAWhileAndTheRestAtOnce) {
@@ -81,7 +81,7 @@ TEST_F(RelayTest, WhatSomeLackGoesOnAfterAWhileAndTheRestAtOnce) {
   EXPECT_EQ(Due(), "");
   now_ += milliseconds(1);
   EXPECT_EQ(Due(), "0 2: #1; 2: #3");
-  EXPECT_FALSE(relay_->keeps());
+  EXPECT_FALSE(relay_->holds_back());
   Ready({1}, {1, 3});
   EXPECT_EQ(Due(), "1: #1");  // no rank is missing any more
   Ready({0}, {3});
@@ -141,7 +141,7 @@ TEST_F(RelayTest, WhatMustBeHeardTakesWhatWasKeptWithIt) {
   Say(1, list);
   Ready({1}, {1});
   EXPECT_EQ(Due(), "1: #1; 1: -a");
-  EXPECT_TRUE(relay_->keeps());
+  EXPECT_TRUE(relay_->holds_back());
   list = ReadyList();
   list.leaving = "broken";
   Say(2, list);
@@ -200,7 +200,7 @@ TEST_F(RelayTest, WithStatisticsNothingIsKept) {
   Start({0, 1}, /*keeps=*/false);
   Ready({1}, {1});
   EXPECT_EQ(Due(), "1: #1");
-  EXPECT_FALSE(relay_->keeps());
+  EXPECT_FALSE(relay_->holds_back());
 }
 
 TEST(AnnouncementTest, WhatGoesInComesOut) {
@@ -246,7 +246,7 @@ TEST(RankSetTest, IsASetOfRanks) {
       in_a[rank] = where == 0;
       in_b[rank] = where == 1;
     }
-    EXPECT_FALSE(a.Meets(b));
+    EXPECT_FALSE(a.Intersects(b));
     a.Add(b);
     int size = 0;
     for (int rank = 0; rank < 20; ++rank) {
@@ -254,7 +254,7 @@ TEST(RankSetTest, IsASetOfRanks) {
       size += in_a[rank] || in_b[rank];
     }
     EXPECT_EQ(a.size(), size);
-    EXPECT_EQ(a.Meets(b), !b.empty());
+    EXPECT_EQ(a.Intersects(b), !b.empty());
     for (const int rank : b.ranks()) a.Remove(rank);
     for (int rank = 0; rank < 20; ++rank) EXPECT_EQ(a.Contains(rank), in_a[rank] != 0);
     EXPECT_EQ(RankSet(std::vector<int>{4, 5, 7}).runs().size(), 2u);

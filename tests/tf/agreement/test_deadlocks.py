@@ -33,7 +33,8 @@ def test_an_extra_batch_before_a_save_ends_well(goes_on):
         assert rank["save"]["seconds"] < 20  # otherwise it would be half an hour
     assert [rank["save"]["own"] for rank in goes_on.results] == [-6.5, -4.5]
     assert (
-        "has no gradients to contribute; averages are now over the remaining 1" in goes_on.stderr[0]
+        "has no gradients to contribute; averages are now over the remaining 1 rank"
+        in goes_on.stderr[0]
     )
 
 

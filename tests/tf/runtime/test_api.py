@@ -23,8 +23,8 @@ RUNS = {
 # Errors whenever averaging is on.
 ERRORS = {
     "bad op": "ValueError: op='mean'; accepted: average, sum, min, max, product",
-    "average of ints": "InvalidArgumentError: the average of int32 is not an integer",
-    "average of an int tensor": "InvalidArgumentError: .*the average of int32 is not an integer",
+    "average of ints": "InvalidArgumentError: the average of int32 values need not be an integer",
+    "average of an int tensor": "InvalidArgumentError: .*int32 values need not be an integer",
     "max of complex": "InvalidArgumentError: allreduce max is not defined for complex64",
     "product of complex": "InvalidArgumentError: .*allreduce product is not defined for complex64",
     "sum of bools": "InvalidArgumentError: allreduce sum is not defined for bool",
