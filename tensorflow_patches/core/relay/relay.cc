@@ -66,7 +66,9 @@ bool Decode(const std::string& bytes, int size, std::vector<Announcement>* annou
     });
     std::string list;
     reader.String(list);
-    reader.Check(AreRanks(runs, size) && Decode(list, &announcement.list));
+    const bool valid = AreRanks(runs, size) && Decode(list, &announcement.list);
+    reader.Check(valid);
+    if (!valid) return;
     for (const RankSet::Run& run : runs) announcement.ranks.Append(run);
   });
   return reader.Finished();

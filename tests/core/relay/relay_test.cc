@@ -224,10 +224,10 @@ TEST(AnnouncementTest, WhatGoesInComesOut) {
     ASSERT_EQ(Describe(read), Describe(all));
     if (bytes.empty()) continue;
     EXPECT_FALSE(Decode(bytes.substr(0, bytes.size() - 1), size, &read));
-    // Any bytes are decoded without harm, and name no rank that does not exist.
+    // Whether or not other bytes are valid, no rank that does not exist is decoded.
     std::string changed = bytes;
     changed[random() % changed.size()] = static_cast<char>(random());
-    if (!Decode(changed, size, &read)) continue;
+    Decode(changed, size, &read);
     for (const Announcement& one : read) {
       for (const int rank : one.ranks.ranks()) ASSERT_TRUE(rank >= 0 && rank < size);
     }
