@@ -29,7 +29,7 @@ ERRORS = {
     "product of complex": "InvalidArgumentError: .*allreduce product is not defined for complex64",
     "sum of bools": "InvalidArgumentError: allreduce sum is not defined for bool",
     "allgather of a number": "InvalidArgumentError: allgather needs a tensor of rank 1 or more",
-    "bad root": r"InvalidArgumentError: broadcast .* from rank (\d) of \1",
+    "bad root": r"InvalidArgumentError: broadcast .* from rank (\d), but there are \1 ranks",
     "text": "TypeError: broadcast of str128 is not supported; use one of float16, .*, bool",
 }
 # Errors only if ranks disagree: the message names two of them, whichever came first.
