@@ -222,8 +222,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "turns",
         "a rank makes the previous rank's batch",
-        "            places = range(group.rank, length, makers)\n",
-        "            places = range(max(group.rank - 1, 0), length, makers)\n",
+        "            positions = range(group.rank, length, makers)\n",
+        "            positions = range(max(group.rank - 1, 0), length, makers)\n",
         ("test_python_batches.py::test_batches_equal_those_of_one_process",),
     ),
     Mutation(

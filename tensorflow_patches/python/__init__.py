@@ -274,9 +274,9 @@ def own_data() -> None:
       As for barrier.
     """
     if hooks.active and group.size > 1:
-        from tensorflow.mpi._src.data import own_part
+        from tensorflow.mpi._src.data import own_data
 
-        own_part.declare()
+        own_data.declare()
 
 
 def _refuse_where_left_to_script(name: str, instead: str) -> None:

@@ -14,7 +14,7 @@ import os
 from typing import Any
 
 import numpy as np
-from tensorflow.mpi._src.data import own_part
+from tensorflow.mpi._src.data import own_data
 from tensorflow.mpi._src.readers import arrays, parts, text
 
 __all__ = ["from_csv", "from_hdf5", "from_netcdf"]
@@ -56,10 +56,10 @@ def from_csv(
     if not len(numbers) and columns:
         numbers = np.zeros((0, *columns))
     if label_column is None:
-        return own_part.of_arrays(numbers.astype(dtype))
+        return own_data.of_arrays(numbers.astype(dtype))
     features = np.delete(numbers, label_column, 1) if numbers.shape[1] else numbers
     label_dtype = np.int64 if summaries[:, 2].all() else dtype
-    return own_part.of_arrays((features.astype(dtype), labels.astype(label_dtype)))
+    return own_data.of_arrays((features.astype(dtype), labels.astype(label_dtype)))
 
 
 def _has(numbers: Any, column: int | None, path: str) -> bool:
@@ -102,8 +102,8 @@ def _of(file: Any, path: str, features: str, labels: str | None) -> Any:
     data = arrays.named(file, features, path)
     rows = arrays.rows(data, f"{path}: '{features}'")
     if labels is None:
-        return own_part.of_arrays(rows)
+        return own_data.of_arrays(rows)
     label_array = arrays.named(file, labels, path)
-    return own_part.of_arrays(
+    return own_data.of_arrays(
         (rows, arrays.rows(label_array, f"{path}: '{labels}'", data.shape[0]))
     )

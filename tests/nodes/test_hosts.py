@@ -239,4 +239,4 @@ def test_text_that_nodes_append_more_than_once_is_reported(hosts: Hosts) -> None
     finally:
         shutil.rmtree(folder)
     assert code == 0 and set(lines) >= {"0,1.0", "5,0.16666666666666666"}, text
-    assert "bytes longer than what any one rank has appended: text that differs" in text, text
+    assert "bytes more than any one rank has appended: text that differs" in text, text

@@ -132,7 +132,7 @@ def drawn(function: Any) -> dict[str, Any]:
     return {
         "known": known,
         "numbers": [passes[:8], passes[8:], [float(number) for number in dataset]],
-        "wall": determinism.why_in_order(dataset._map_func),
+        "wall": determinism.why_not_delayed(dataset._map_func),
     }
 
 

@@ -127,7 +127,7 @@ def compiled_places(size, drop_remainder):
         return mine[: tf.shape(shard.data)[0]], part.whole_rows()
 
     dataset = tf.data.Dataset.from_tensor_slices(NUMBERS).batch(size, drop_remainder)
-    element = batch_shard.weighted(batch_shard.batch_sizes(dataset))
+    element = batch_shard.element_maker(batch_shard.batch_sizes(dataset))
     compiled = tf.function(places, jit_compile=compiles())
     step = tf.function(lambda iterator: (shard := next(iterator), compiled(shard)))
     iterator, found = iter(batch_shard.shard_batches(dataset, element)), []

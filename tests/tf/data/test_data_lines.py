@@ -26,7 +26,7 @@ def said_fixture(feeds: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_different_arrays_are_reported_with_remedies(feeds, said):
-    feeds.streams._other_data("fit", "arrays")
+    feeds.streams._warn_of_different_data("fit", "arrays")
     assert said[0].startswith("fit: the ranks have different arrays. All of them train and")
     assert "call tf.mpi.own_data() before that, or set TF_MPI_SHARD=off" in said[0]
 
@@ -42,7 +42,7 @@ def test_different_numbers_of_batches_are_reported(feeds):
 
 def test_a_map_that_draws_in_order_is_reported_with_a_remedy(feeds, said, monkeypatch):
     monkeypatch.setattr(feeds.streams.determinism, "draws_in_order", lambda _: "augment")
-    feeds.streams._draws_in_order("fit", None)
+    feeds.streams._warn_of_ordered_draws("fit", None)
     assert said[0].startswith("fit: map 'augment' draws random numbers sample by sample, so rank 0")
     assert "With num_parallel_calls=tf.data.AUTOTUNE in that map" in said[0]
 
@@ -53,7 +53,7 @@ def test_python_that_yields_other_data_than_rank_0s_is_reported(feeds, said):
     note = feeds.streams._note_other_elements("fit")
     assert note(np.zeros(2), np.zeros(2)) and not said
     assert not note(np.zeros(2), np.ones(2))
-    assert said[0].startswith("fit: this rank's Python yields other data than rank 0's")
+    assert said[0].startswith("fit: this rank's Python code yields different data than rank 0's")
 
 
 def wall(feeds: Any, monkeypatch: Any, name: str, why: str | None, is_map: bool = False) -> Any:
@@ -146,20 +146,26 @@ def test_shard_refuses_what_it_cannot_split(feeds, monkeypatch):
         shard.shard(Dataset(), True)
 
 
-def test_tensors_of_a_batch_with_different_lengths_are_reported(feeds, monkeypatch):
+def test_batches_without_samples_are_reported_with_a_remedy(feeds, monkeypatch):
     whys: list[Any] = []
     monkeypatch.setattr(feeds.plan, "plan_for", lambda *given: whys.append(given[3]))
     monkeypatch.setattr(feeds.batch_shard, "of_unknown_samples", lambda _: None)
     monkeypatch.setattr(feeds.batch_shard, "differing_rows", lambda _: [3, 4])
     feeds._plan(types.SimpleNamespace(step=object()), None, True, True)
-    assert whys == ["a batch whose tensors have different first dimensions (3 and 4)"]
+    assert [why.what for why in whys] == [
+        "a batch whose tensors have different first dimensions (3 and 4)"
+    ]
+    assert whys[0].way_out == "give all inputs the same first dimension"
+    monkeypatch.setattr(feeds.batch_shard, "of_unknown_samples", lambda _: "Graph")
+    feeds._plan(types.SimpleNamespace(step=object()), None, True, True)
+    assert whys[1].way_out == "derive Graph from tf.experimental.BatchableExtensionType"
 
 
 @pytest.mark.parametrize(
     ("function", "words"),
     [
         (types.SimpleNamespace(), "is of compat.v1"),
-        ("GeneratorDataset", "does not depend on its element only (GeneratorDataset)"),
+        ("GeneratorDataset", "does not depend only on its element (GeneratorDataset)"),
         ("Add", "reads a variable, or a table that may be written"),
     ],
 )
@@ -172,7 +178,7 @@ def test_the_reason_why_a_function_must_run_in_order_is_given(feeds, monkeypatch
         monkeypatch.setattr(determinism.contents, "is_writable_resource", lambda _: True)
         monkeypatch.setattr(determinism, "_is_harmless", lambda *_: True)
         function = types.SimpleNamespace(captured_inputs=[1], graph=graph)
-    assert determinism.why_in_order(types.SimpleNamespace(function=function)) == words
+    assert determinism.why_not_delayed(types.SimpleNamespace(function=function)) == words
 
 
 def test_the_reason_why_a_map_of_batches_needs_all_rows_is_given(feeds, monkeypatch):
@@ -199,11 +205,14 @@ def test_the_reason_why_a_map_of_batches_needs_all_rows_is_given(feeds, monkeypa
     assert row_wise._why_mixed(wrapped) == "draws for a whole batch (RandomUniform)"
     ops.append("Assert")
     assert row_wise._why_mixed(wrapped) == "checks a whole batch (Assert)"
-    monkeypatch.setattr(row_wise.determinism, "why_in_order", lambda _: None)
+    monkeypatch.setattr(row_wise.determinism, "why_not_delayed", lambda _: None)
     monkeypatch.setattr(row_wise, "_is_of_tensors", lambda _: False)
     dataset = types.SimpleNamespace(_map_func=wrapped, element_spec=None)
     dataset._input_dataset = dataset
-    assert row_wise.function(dataset) == "is not of dense tensors"
+    assert (
+        row_wise.function(dataset)
+        == "takes or returns tensors that are not dense, or of unknown rank"
+    )
 
 
 def test_a_pydataset_whose_batches_every_rank_makes_is_reported(feeds, said, monkeypatch):
@@ -225,12 +234,12 @@ def test_a_loop_whose_loss_is_not_a_sample_mean_is_reported(feeds, monkeypatch):
     loop_losses = load("tensorflow.mpi._src.global_batch.loop_losses")
     lines: list[str] = []
     monkeypatch.setattr(loop_losses.log, "once", lambda line, *_, **__: lines.append(line))
-    monkeypatch.setattr(loop_losses, "place", lambda _: "Sum in train.py:8")
+    monkeypatch.setattr(loop_losses, "location", lambda _: "Sum in train.py:8")
     monkeypatch.setattr(loop_losses.group, "size", 2)
     target = types.SimpleNamespace(shape=types.SimpleNamespace(rank=0), op=None)
     analysis = types.SimpleNamespace(why=lambda _: None)
     for kind in (loop_losses.Kind.SUM, loop_losses.Kind.MIXED, loop_losses.Kind.MEAN):
-        loop_losses._say(target, kind, analysis)
+        loop_losses._warn(target, kind, analysis)
     begins = "a loop over a divided dataset takes the gradient of a loss (Sum in train.py:8) that "
     assert [line.startswith(begins) for line in lines] == [True, True]
     assert "is a sum over samples: the average over 2 ranks is 1/2 of it" in lines[0]
@@ -240,12 +249,12 @@ def test_a_loop_whose_loss_is_not_a_sample_mean_is_reported(feeds, monkeypatch):
 
 def test_nothing_follows_an_error_of_a_pipeline(feeds):
     failures = feeds.streams.failures
-    meetings = failures.Meetings("data 0")
-    assert meetings._name_for(0).startswith(b"allgather data 0")
-    meetings.got()
-    assert meetings._name_for(1)
+    exchanges = failures.Exchanges("data 0")
+    assert exchanges._name_for(0).startswith(b"allgather data 0")
+    exchanges.got()
+    assert exchanges._name_for(1)
     with pytest.raises(RuntimeError, match="no element follows an error"):
-        meetings._name_for(2)
+        exchanges._name_for(2)
 
 
 def test_a_rank_0_that_has_ended_early_is_an_error(feeds, monkeypatch):
@@ -266,7 +275,7 @@ def test_a_rank_0_that_has_ended_early_is_an_error(feeds, monkeypatch):
     monkeypatch.setattr(streams.batch_shard, "one_by_one", one_by_one)
     streams._from_rank_0(mock.MagicMock(), "data 0", "fit", "")
     text = checks.assert_greater.call_args.args[2]
-    assert text == "fit: rank 0, which sends these data, has ended before their end"
+    assert text == "fit: rank 0, which sends these data, ended before it had sent all of them"
 
 
 def test_a_callback_that_reads_batches_of_predict_is_reported(feeds, said, monkeypatch):

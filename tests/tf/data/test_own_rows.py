@@ -23,7 +23,7 @@ def test_each_rank_predicts_its_own_rows(launch, scripts, kind):
     assert first["loss of rank 0's"] == second["loss of rank 0's"]
     assert run.stderr[0].count("each rank predicts its own") == 1
     assert run.stderr[0].count("input does not get faster with more ranks") == 1
-    assert run.stderr[1].count("this rank's Python yields other data than rank 0's") == 1
+    assert run.stderr[1].count("this rank's Python code yields different data than rank 0's") == 1
 
 
 def test_contents_of_datasets_are_compared(launch, scripts):

@@ -91,7 +91,7 @@ def test_batches_that_cannot_be_divided_are_reported(runs):
     said = {
         "seeded draws": "it draws from a seeded generator",
         "a state": "it changes its attribute 'seen'",
-        "other orders": "differ between the ranks: rank 0 makes all",
+        "other orders": "differ between the ranks, so rank 0 makes all",
     }
     for name in said.keys() & run.results[0].keys():
         assert run.stderr[0].count(said[name]) == 1, name

@@ -78,7 +78,7 @@ def test_a_download_that_has_changed_is_fetched_again(downloads, monkeypatch, tm
     with note.open("rb") as file:
         assert downloads._fetched(file.fileno(), [1, 0]) is None
     assert said == [
-        "'/data/x.npz' has changed since another rank of this node fetched it: fetched again"
+        "'/data/x.npz' has changed since another rank of this node fetched it: fetching again"
     ]
 
 
@@ -131,7 +131,7 @@ def test_a_save_that_rank_0_does_not_make_is_an_error(waits, monkeypatch):
     assert "Save under the same path on all ranks" in one.waiting(7)
     monkeypatch.setattr(waits, "_posted", lambda name: 99 if name == waits._RANK_0_WAITS else 0)
     with pytest.raises(
-        RuntimeError, match="saves '/tmp/model', but rank 0 has gone on without saving it"
+        RuntimeError, match="saves '/tmp/model', but rank 0 has continued without saving it"
     ):
         one.is_over()
     monkeypatch.setattr(waits, "_posted", lambda name: int(name == waits._ENDED))
@@ -179,13 +179,13 @@ def test_the_removal_of_a_backup_is_named(monkeypatch, name):
 def test_a_failure_that_cannot_be_created_here_is_its_cause(monkeypatch):
     failures = load("tensorflow.mpi._src.files.failures")
     monkeypatch.setitem(sys.modules, "tensorflow.python.framework", mock.MagicMock())
-    monkeypatch.setattr(failures, "_made", lambda kind, *_: kind("no space"))
+    monkeypatch.setattr(failures, "_create", lambda kind, *_: kind("no space"))
     cause = RuntimeError("rank 0 could not save")
     described = failures.describe(ValueError("no space"))
-    again = failures.again(described, cause)
+    again = failures.decode(described, cause)
     assert type(again) is ValueError and again.__cause__ is cause
-    monkeypatch.setattr(failures, "_made", lambda *_: TypeError("another"))
-    assert failures.again(described, cause) is cause
+    monkeypatch.setattr(failures, "_create", lambda *_: TypeError("another"))
+    assert failures.decode(described, cause) is cause
 
 
 def test_files_in_shared_memory_appear_when_complete_and_devices_do_not(monkeypatch):

@@ -88,4 +88,4 @@ def test_a_failed_file_call_of_the_script_is_explained(launch, scripts, tmp_path
 def test_a_save_that_rank_0_does_not_make_ends_when_rank_0_waits(launch, scripts, tmp_path):
     run = launch(scripts / "files_calls.py", np=2, args=["gone", tmp_path], timeout=60)
     assert run.returncode != 0 and run.wall < 40
-    assert "but rank 0 has gone on without saving it" in run.stderr[1]
+    assert "but rank 0 has continued without saving it" in run.stderr[1]

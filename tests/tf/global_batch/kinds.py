@@ -24,7 +24,7 @@ LONG = tf.TensorSpec([None, None])
 
 def drawn(shape: Any, factor: int = 1) -> Any:
     """A draw in the form that random/own_rows.py gives it in a step."""
-    return kinds.drawn(lambda: tf.random.uniform(shape), Draw("uniform", 2, 0, factor))
+    return kinds.draw_marked(lambda: tf.random.uniform(shape), Draw("uniform", 2, 0, factor))
 
 
 def dice(y: Any, guess: Any) -> Any:

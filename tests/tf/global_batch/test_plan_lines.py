@@ -68,9 +68,9 @@ def test_a_whole_batch_in_a_compiled_step_is_reported_with_a_remedy(plan, said, 
 
 
 def test_inputs_of_different_lengths_are_reported_with_a_remedy(plan, said):
-    why = "a batch whose tensors have different first dimensions (3 and 4)"
+    why = plan.Why("a batch whose tensors have different lengths", way_out="give all one length")
     plan._make(step(), None, True, why, True)
-    assert said[0].endswith("To share the work, give all inputs the same first dimension")
+    assert said[0].endswith("To share the work, give all one length")
 
 
 def test_batches_that_cannot_be_gathered_are_reported_with_a_remedy(plan, said, monkeypatch):
@@ -101,7 +101,7 @@ def test_a_restored_function_that_draws_is_reported(plan, said, monkeypatch):
 
 
 def test_values_that_are_not_means_are_reported_with_a_remedy(plan, said):
-    plan._say_value(step(), "the returned value 'median'")
+    plan._warn_of_value(step(), "the returned value 'median'")
     line = (
         "train_step of model 'net': the returned value 'median' depends on several samples at once"
     )
@@ -113,7 +113,7 @@ def test_values_that_are_not_means_are_reported_with_a_remedy(plan, said):
 def test_values_that_a_step_stores_are_listed(plan, monkeypatch, call):
     """A value of samples in a variable, an optimizer op and, in predict, a metric."""
     monkeypatch.setattr(plan.states, "assigned", lambda *_: [("handle", None)])
-    monkeypatch.setattr(plan, "_kept", lambda *_: plan.Kind.MIXED)
+    monkeypatch.setattr(plan, "_assigned_kind", lambda *_: plan.Kind.MIXED)
     monkeypatch.setattr(plan, "_is_gradient", lambda *_: False)
     monkeypatch.setattr(plan.hooks, "apply_ops", {"ApplyAdam": ("grad", False)})
     op = types.SimpleNamespace(name="update", type="ApplyAdam", traceback=())
@@ -160,7 +160,7 @@ def test_outputs_of_predict_that_prevent_a_split_are_named(plan, tensorflow):
 
 def test_a_draw_in_a_loop_is_named_with_a_remedy(plan, monkeypatch):
     op = types.SimpleNamespace(type="RandomUniform", traceback=(), graph=None)
-    monkeypatch.setattr(plan.kinds, "draws_by_samples", lambda *_: op)
+    monkeypatch.setattr(plan.kinds, "find_drawing_loop", lambda *_: op)
     monkeypatch.setattr(plan.kinds, "draws_in_functions", lambda _: False)
     part = types.SimpleNamespace(analysis=types.SimpleNamespace(foreign_draws=[]))
     found = plan.Findings(False)
@@ -185,7 +185,7 @@ def test_a_metric_that_cannot_be_analyzed_is_logged(plan, monkeypatch, tensorflo
     monkeypatch.setattr(metrics.log, "debug", said.append)
     tensorflow.function.side_effect = TypeError("recall needs real tensors")
     metric = types.SimpleNamespace(name="recall")
-    assert metrics.adds(metric, (), {}) is None
+    assert metrics.analyze_update(metric, (), {}) is None
     assert said == ["the metric 'recall' could not be analyzed: recall needs real tensors"]
 
 

@@ -125,14 +125,14 @@ def buckets(tensors: list[Any]) -> list[list[int]]:
     still in the processor's cache. A large tensor has its own op.
     """
     buckets: list[list[int]] = []
-    most, large = c_api.op_sizes()
-    size = most  # bytes in the last bucket
+    max_bytes, large = c_api.op_sizes()
+    size = max_bytes  # bytes in the last bucket
     small: list[int] = []
     for i in reversed(range(len(tensors))):
         if _bytes(tensors[i]) >= large:
             buckets.append([i])
             continue
-        if size >= most:
+        if size >= max_bytes:
             small = []
             buckets.append(small)
             size = 0
@@ -222,7 +222,7 @@ def of_table(gradient: Any, variable: Any) -> Any:
 def _numbered_names(names: Sequence[str]) -> list[str]:
     """The names, with numbers for the second and further use of a name: tf.Variables may share one.
 
-    The ranks may run the ops of a step in different orders, so equal names must be told apart.
+    The ranks may run the ops of a step in different orders, so names must be unique.
     """
     seen: collections.Counter[str] = collections.Counter()
     numbered = []
@@ -296,28 +296,26 @@ def average_all(
         return compiled.average_in_one_call(gradients, names, label, weight, every_row)
     averages: dict[int, Any] = {}
     dense: list[int] = []
-    for number, gradient in enumerate(gradients):
+    for i, gradient in enumerate(gradients):
         if isinstance(gradient, tf.IndexedSlices):
-            averages[number] = average_slices(
-                gradient, names[number], label, weight, every_row=every_row
-            )
+            averages[i] = average_slices(gradient, names[i], label, weight, every_row=every_row)
         else:
-            dense.append(number)
-    averaged = average([gradients[n] for n in dense], [names[n] for n in dense], label, weight)
+            dense.append(i)
+    averaged = average([gradients[i] for i in dense], [names[i] for i in dense], label, weight)
     averages.update(zip(dense, averaged, strict=True))
-    return [averages[number] for number in range(len(gradients))]
+    return [averages[i] for i in range(len(gradients))]
 
 
 def of_values(gradients: Sequence[Any], function: Callable[[list[Any]], list[Any]]) -> list[Any]:
     """The gradients after `function`, which takes all tensors; of sparse ones, the values."""
     slices = {
-        place: of_tensors(gradient)
-        for place, gradient in enumerate(gradients)
+        i: of_tensors(gradient)
+        for i, gradient in enumerate(gradients)
         if isinstance(gradient, tf.IndexedSlices)
     }
-    found = function([getattr(slices.get(p), "values", g) for p, g in enumerate(gradients)])
-    for place, sparse in slices.items():
-        found[place] = tf.IndexedSlices(found[place], sparse.indices, sparse.dense_shape)
+    found = function([getattr(slices.get(i), "values", g) for i, g in enumerate(gradients)])
+    for i, sparse in slices.items():
+        found[i] = tf.IndexedSlices(found[i], sparse.indices, sparse.dense_shape)
     return found
 
 

@@ -71,8 +71,8 @@ def is_distinct(values: Any, indices: Any) -> bool:
     if attributes[EVERY_ROW].i:
         return False
     pairs = len(attributes[ROWS].list.i) if ROWS in attributes else int(TABLE_ROWS in attributes)
-    place = values.value_index
-    return place % 2 == 0 and indices.value_index == place + 1 < 2 * pairs
+    i = values.value_index
+    return i % 2 == 0 and indices.value_index == i + 1 < 2 * pairs
 
 
 def numbered(label: str, number: int) -> str:

@@ -50,8 +50,8 @@ def average_in_one_call(
         **(_of_slices([rows[n] for n in sparse], scope.duplicates(every_row)) if sparse else {}),
     )
     averages: dict[int, Any] = dict(zip(dense, results[2 * len(sparse) :], strict=True))
-    for place, number in enumerate(sparse):
-        values, indices = results[2 * place : 2 * place + 2]
+    for i, number in enumerate(sparse):
+        values, indices = results[2 * i : 2 * i + 2]
         shape = gradients[number].dense_shape
         averages[number] = tf.IndexedSlices(values, indices, shape)
     return [averages[number] for number in range(len(gradients))]

@@ -27,7 +27,7 @@ def is_averaged(gradient: Any) -> bool:
 
     In a graph: every path back from it, through deterministic ops, ends at an average, a constant
     or a variable, and at least one ends at an average. For an eager tensor: whether
-    compute_gradients has returned it.
+    script_gradients.note_average has marked it.
 
     Args:
       gradient: a tensor, or tf.IndexedSlices.
@@ -42,7 +42,7 @@ def is_averaged(gradient: Any) -> bool:
 
 def is_same_on_ranks(tensor: Any) -> bool:
     """Whether `tensor`, of a graph, is computed from averages, constants and variables only."""
-    # Operations that have been visited.
+    # Ops that are known to be the same on all ranks, from earlier calls.
     same: set[Any] = naming.noted(tensor.graph, "_tf_mpi_same_on_all_ranks", set)
     seen: set[Any] = set()
     todo = [tensor]

@@ -20,7 +20,7 @@ class _Step(enum.Enum):
     """The data on which the ranks compute a step of Keras."""
 
     OWN = "each rank's own samples"
-    ALIKE = "the same on all ranks"
+    REPLICATED = "the same on all ranks"
     GIVEN = "what the script gave each rank, the same or not"
 
 
@@ -79,7 +79,7 @@ def replicated_step() -> contextlib.AbstractContextManager[None]:
     Sparse gradients are averaged row by row in place, so an optimizer sees one process's rows. The
     caller guarantees the same data on all ranks; gradients that differ in shape are an error.
     """
-    return threads.inside(_local, step=_Step.ALIKE)
+    return threads.inside(_local, step=_Step.REPLICATED)
 
 
 def on_given() -> contextlib.AbstractContextManager[None]:
@@ -102,7 +102,7 @@ def is_on_part() -> bool:
 
 def is_replicated_step() -> bool:
     """Whether this thread is inside `replicated_step()`."""
-    return getattr(_local, "step", None) is _Step.ALIKE
+    return getattr(_local, "step", None) is _Step.REPLICATED
 
 
 def has_own_samples() -> bool:
@@ -132,7 +132,7 @@ def duplicates(every_row: bool) -> int:
     return 1 if has_own_samples() else 2
 
 
-def share_out(rows: set[int] | None) -> None:
+def note_divided(rows: set[int] | None) -> None:
     """Declares that a loop of the script iterates this rank's part of a dataset.
 
     Args:
@@ -145,7 +145,7 @@ def share_out(rows: set[int] | None) -> None:
 
 
 def own_rows() -> set[int | None] | None:
-    """The possible numbers of samples of a part, of all divided datasets; None as in share_out."""
+    """The possible numbers of samples of a part, over all divided datasets; None if unknown."""
     return _rows
 
 

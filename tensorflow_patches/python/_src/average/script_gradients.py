@@ -37,7 +37,7 @@ _rows_compared = itertools.count(1)
 _averages_itself: bool | None = None
 # How a function uses an argument: an update uses it, or a value computed from it; or an optimizer
 # receives it unchanged.
-_ASSIGNED, _HANDED_ON = "assigned", "handed on"
+_ASSIGNED, _PASSED_ON = "assigned", "passed on"
 
 
 @dataclasses.dataclass
@@ -61,17 +61,17 @@ def taken(gradients: Any, sources: Any) -> list[Any]:
         return gradients
     if scope.does_averaging_follow() and not scope.is_of_shares():
         return gradients
-    places = [
-        (place, variable)
-        for place, (gradient, source) in enumerate(zip(gradients, sources, strict=True))
+    trained = [
+        (i, variable)
+        for i, (gradient, source) in enumerate(zip(gradients, sources, strict=True))
         if _is_number(gradient) and (variable := variable_of(source)) is not None
     ]
-    if not places:
+    if not trained:
         return gradients
     pass_on = _eagerly if tf.executing_eagerly() else _in_graph
-    found = pass_on([gradients[place] for place, _ in places], [v for _, v in places])
-    for (place, _), gradient in zip(places, found, strict=True):
-        gradients[place] = gradient
+    found = pass_on([gradients[i] for i, _ in trained], [v for _, v in trained])
+    for (i, _), gradient in zip(trained, found, strict=True):
+        gradients[i] = gradient
     return gradients
 
 
@@ -138,17 +138,17 @@ def _in_graph(gradients: list[Any], variables: list[Any]) -> list[Any]:
         return averaging.of_values(gradients, lambda values: _pass_all(values, variables, weight))
     found = list(gradients)
     dense = []
-    for place, gradient in enumerate(gradients):
+    for i, gradient in enumerate(gradients):
         if not isinstance(gradient, tf.IndexedSlices):
-            dense.append(place)
+            dense.append(i)
             continue
         slices = averaging.of_tensors(gradient)
         inputs = [_of_any_length(slices.values), _of_any_length(slices.indices)]
-        parts = _pass(inputs, [variables[place]], weight, slices)
-        found[place] = tf.IndexedSlices(*parts, slices.dense_shape)
+        parts = _pass(inputs, [variables[i]], weight, slices)
+        found[i] = tf.IndexedSlices(*parts, slices.dense_shape)
     passed = _pass_all([gradients[p] for p in dense], [variables[p] for p in dense], weight)
-    for place, tensor in zip(dense, passed, strict=True):
-        found[place] = tensor
+    for i, tensor in zip(dense, passed, strict=True):
+        found[i] = tensor
     return found
 
 
@@ -198,11 +198,11 @@ def resolve(gradient: Any) -> tuple[Any, bool]:
     """
     tensor = lineage.values_of(gradient)
     if not hasattr(tensor, "op") or hasattr(tensor, "_numpy_internal"):
-        return gradient, lineage.is_averaged(gradient) or _are_alike_rows(gradient)
+        return gradient, lineage.is_averaged(gradient) or _are_same_rows(gradient)
     taken = _taken_by(tensor.op)
     if taken is None:
         direct = tensor.op.type == "Placeholder"
-        _average_sources(tensor, _HANDED_ON if direct else _ASSIGNED)
+        _average_sources(tensor, _PASSED_ON if direct else _ASSIGNED)
         return gradient, lineage.is_averaged(gradient)
     if taken.of_shares:
         _become_average(taken)  # an optimizer would average it as a gradient of a part
@@ -219,7 +219,7 @@ def average_at_its_source(tensor: Any) -> None:
     _average_sources(tensor, _ASSIGNED)
 
 
-def _are_alike_rows(gradient: Any) -> bool:
+def _are_same_rows(gradient: Any) -> bool:
     """Whether an eager sparse gradient is the same on all ranks, as if computed from averages.
 
     Averaging a dense one again changes nothing, but rows would be repeated once for each rank.
@@ -260,7 +260,7 @@ def function_entered(inner: Any, arguments: Any, eagerly: bool) -> None:
         use = wanted.get(id(inside))
         if use == _ASSIGNED:
             _average_sources(tensor, use)
-        elif use == _HANDED_ON and hasattr(tensor, "op"):
+        elif use == _PASSED_ON and hasattr(tensor, "op"):
             resolve(tensor)
 
 
@@ -324,6 +324,6 @@ def _become_average(taken: _Taken) -> None:
     # Without control dependencies on ops of the script.
     with graph.as_default(), tf.control_dependencies(None):
         inputs, attributes = averaging.to_average(taken.inputs, taken.slices, taken.duplicates)
-    for place, tensor in enumerate(inputs):
-        taken.op._update_input(place, tensor)
+    for i, tensor in enumerate(inputs):
+        taken.op._update_input(i, tensor)
     carrier.mark(taken.op, names, label, **attributes)

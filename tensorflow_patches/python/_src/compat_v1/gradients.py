@@ -116,7 +116,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def update(optimizer: Any, processor: Any, gradient: Any) -> Any:
-    """See hooks.optimizer_update. The gradient is an average, whatever ops make the update."""
+    """See hooks.optimizer_update. The gradient is an average, for any op of the update."""
     global updates
     updates += 1
     if group.size == 1:

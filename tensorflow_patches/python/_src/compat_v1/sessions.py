@@ -27,9 +27,7 @@ from tensorflow.mpi._src.variables.naming import state_name
 from tensorflow.mpi._src.variables.states import State, is_random_state, synchronize
 
 _session_numbers = itertools.count(1)
-_graph_numbers: collections.Counter[str] = (
-    collections.Counter()
-)  # numbers graphs that train the same names
+_graph_numbers: collections.Counter[str] = collections.Counter()  # graphs that train the same names
 
 
 def session_config(graph: Any, config: Any) -> Any:
@@ -83,9 +81,9 @@ def _digest(names: set[str]) -> str:
 class _Session:
     """The state of one Session."""
 
-    # By fetches: the variables that they train, of those that all ranks have.
+    # By fetches: the variables that they train, of those that all ranks have; whether they train.
     replicas: dict[frozenset[str], Any] = dataclasses.field(default_factory=dict)
-    trains: dict[frozenset[str], bool] = dataclasses.field(default_factory=dict)  # too
+    trains: dict[frozenset[str], bool] = dataclasses.field(default_factory=dict)
     synchronized: set[str] = dataclasses.field(default_factory=set)
     on_all_ranks: set[str] = dataclasses.field(default_factory=set)
     scope: str = ""
@@ -249,7 +247,7 @@ def _variables_of(graph: Any) -> dict[str, Any]:
 def _session_state(
     name: str, variable: Any, value: Any, received: dict[str, Any], known: _Session
 ) -> State:
-    """The variables to compare; rank 0's values go to `received`, or directly to the variable."""
+    """A variable's state; rank 0's value goes to `received`, or to `State.large`."""
 
     def mark() -> None:
         scope = known.scope.encode()

@@ -24,7 +24,7 @@ from tensorflow.mpi._src.runtime import group
 class EvenShard(NamedTuple):
     """This rank's samples of a batch that divides evenly: all weights are 1.
 
-    It marks `data` as a part of a batch; samples that a script passes to train_on_batch are none.
+    It marks `data` as a part of a batch, unlike samples that a script passes to train_on_batch.
     The classes of shards differ in structure, because tf.function traces again for another
     structure, but not for another class of the same structure.
     """
@@ -81,7 +81,7 @@ def data_of(element: Any) -> Any:
 def first_row(rows: Any, rank: int) -> Any:
     """The index of `rank`'s first sample in a batch of `rows` samples.
 
-    Rank r has (rows + r) // size samples, so no rank has more samples of a smaller batch.
+    Rank r has (rows + r) // size samples, so a smaller batch has no larger part.
     """
     short = rank + rows % group.size - group.size  # how many ranks before it have an extra sample
     return rows // group.size * rank + (short + abs(short)) // 2
@@ -103,8 +103,8 @@ class Counted(NamedTuple):
     rows: Any
 
 
-# For shard_batches: makes an element from samples, their number, the number of samples of the batch
-# on all ranks, and the index of the first of them in the batch.
+# Each makes an element for shard_batches from this rank's samples, their number, the number of
+# samples of the batch on all ranks, and the index of this rank's first sample in the batch.
 
 
 def plain(data: Any, mine: Any, rows: Any, first: Any) -> Any:
@@ -131,8 +131,8 @@ def maybe_shard(data: Any, mine: Any, rows: Any, first: Any) -> MaybeShard:
 _ELEMENTS = {plain, even, shard, maybe_shard}
 
 
-def weighted(sizes: Collection[int] | None) -> Callable[[Any, Any, Any, Any], Any]:
-    """Makes Shards, MaybeShards, or EvenShards if all weights are 1.
+def element_maker(sizes: Collection[int] | None) -> Callable[[Any, Any, Any, Any], Any]:
+    """The function that makes the elements: EvenShards if all weights are 1, Shards if none is 0.
 
     Args:
       sizes: the possible numbers of samples of a batch; None if unknown.
@@ -146,7 +146,7 @@ def part_of(spec: Any, batch: Any) -> tuple[Any, Any, Any, Any]:
     """This rank's samples of a batch; their number; that of the batch; the index of the first."""
     rows = num_rows(spec, batch)
     if not of_one_length(spec):
-        rows = _all_of(rows, spec, batch)
+        rows = _checked_rows(rows, spec, batch)
     first, mine = own_part(rows)
     # A batch that is not empty has a sample at `first`, even if this rank has none.
     data = _slice(spec, batch, first, tf.maximum(first + mine, tf.minimum(first + 1, rows)))
@@ -158,8 +158,8 @@ def shard_batches(dataset: Any, element: Callable[[Any, Any, Any, Any], Any]) ->
 
     Args:
       dataset: a tf.data.Dataset of batches, the same on all ranks.
-      element: makes an element: `plain`, or the result of `weighted`. A rank without a sample of
-        a batch gets one of another rank as a stand-in.
+      element: makes an element: `plain`, or the result of `element_maker`. A rank without a sample
+        of a batch gets one of another rank as a stand-in.
 
     Returns:
       A tf.data.Dataset with as many elements. It does not read ahead from `dataset`.
@@ -254,7 +254,7 @@ def _scanned(dataset: Any, function: Callable[..., Any], known: Hashable | None 
     structure = repr(tf.nest.map_structure(lambda leaf: 0, spec))
     key = (known, structure, tuple(tf.nest.flatten(spec)), group.rank, group.size)
     if known is not None and key in _scans:
-        return transformations.scanned_again(_scans[key], dataset)
+        return transformations.rebuild_scan(_scans[key], dataset)
     graph = tf.compat.v1.get_default_graph()
     before = set(graph._functions)
     try:
@@ -266,7 +266,7 @@ def _scanned(dataset: Any, function: Callable[..., Any], known: Hashable | None 
     if known is not None:
         if len(_scans) >= _MAX_SCANS:
             _scans.clear()
-        _scans[key] = transformations.of_a_scan(made)
+        _scans[key] = transformations.scan_fields(made)
     return made
 
 
@@ -310,8 +310,8 @@ def of_one_length(spec: Any) -> bool:
     return len(batched) <= 1 or (None not in known and len(known) == 1)
 
 
-def _all_of(rows: Any, spec: Any, batch: Any) -> Any:
-    """`rows`, after checking that all tensors of `batch` have as many."""
+def _checked_rows(rows: Any, spec: Any, batch: Any) -> Any:
+    """`rows`, after checking that all tensors of `batch` have this many."""
     parts = zip(_leaves(spec), _leaves(batch))
     lengths = [samples.length(part) for leaf, part in parts if samples.is_batched(leaf)]
     same = [
@@ -332,23 +332,20 @@ def batch_sizes(dataset: Any) -> set[int] | None:
 
     Derived from the shapes, or from a batch() that no later transformation changes.
     """
-    from tensorflow.python.data.ops import batch_op, dataset_ops
-
     rows = static_rows(dataset.element_spec)
     if rows is not None:
         return {rows}
-    while isinstance(dataset, dataset_ops.UnaryUnchangedStructureDataset):
-        dataset = dataset._input_dataset
-    if not isinstance(dataset, (batch_op._BatchDataset, batch_op._ParallelBatchDataset)):
+    dataset = transformations.origin(dataset)
+    if not transformations.is_plain_batch(dataset):
         return None
     size = tf.get_static_value(dataset._batch_size)
-    samples = length(dataset._input_dataset)
-    if size is None or samples is None:
+    total = length(dataset._input_dataset)
+    if size is None or total is None:
         return None
-    if samples == math.inf:
+    if total == math.inf:
         return {int(size)}
-    sizes = {int(size)} if samples >= size else set()
-    return sizes | {int(samples % size)} if samples % size else sizes
+    sizes = {int(size)} if total >= size else set()
+    return sizes | {int(total % size)} if total % size else sizes
 
 
 def length(dataset: Any) -> float | None:

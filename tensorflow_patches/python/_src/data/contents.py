@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.mpi._src.data import transformations
 from tensorflow.mpi._src.messaging import control_plane
 
-_LOOKED_AT = 2**16  # elements, at the beginning, in the middle and at the end of an array
+_SAMPLED = 2**16  # elements, at the beginning, in the middle and at the end of an array
 _NO_CONTENT = {"_variant_tensor_attr", "_seed", "_seed2", "_num_parallel_calls"}
 _ELEMENTS = 256  # of a dataset of ragged or sparse tensors, at its beginning and its end
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -27,7 +27,7 @@ _TABLES = tuple(itertools.product(
 
 
 def of_source(source: Any) -> list[int]:
-    """The eager tensors of one transformation: its arrays, numbers and names."""
+    """The digests of one transformation's eager tensors: its arrays, numbers and names."""
     tensors = list(getattr(source, "_tensors", ()))
     if not transformations.is_prefetch(source):  # contains the buffer size
         held = sorted(vars(source).items())
@@ -72,11 +72,11 @@ def _below_their_folder(texts: list[bytes]) -> list[bytes]:
 
 def _parts(array: Any) -> list[Any]:
     flat = array.reshape(-1)
-    looked_at = _LOOKED_AT if array.dtype != object else _LOOKED_AT // 16
-    if flat.size <= 3 * looked_at:
+    sampled = _SAMPLED if array.dtype != object else _SAMPLED // 16
+    if flat.size <= 3 * sampled:
         return [flat]
     middle = flat.size // 2
-    return [flat[:looked_at], flat[middle : middle + looked_at], flat[-looked_at:]]
+    return [flat[:sampled], flat[middle : middle + sampled], flat[-sampled:]]
 
 
 def _of_elements(source: Any) -> list[int]:
@@ -87,9 +87,9 @@ def _of_elements(source: Any) -> list[int]:
         parts.append(source.skip(max(length - _ELEMENTS, _ELEMENTS)))
     digest = 0
     for part in parts:
-        looked_at = part.take(_ELEMENTS)
-        looked_at._tf_mpi_as_it_is = True  # see dataset_shard.py
-        for element in looked_at:
+        sampled = part.take(_ELEMENTS)
+        sampled._tf_mpi_undivided = True  # see dataset_shard.py
+        for element in sampled:
             for tensor in tf.nest.flatten(element, expand_composites=True):
                 digest = zlib.crc32(repr(of_tensor(tensor)).encode(), digest)
     return [length, digest]
@@ -112,10 +112,10 @@ def of_function(function: Any, graph_def: Any) -> list[int]:
 
 def _of_nodes(nodes: Any) -> int:
     """The digest of ops, attributes and edges, without names, which contain counters."""
-    places = {node.name: place for place, node in enumerate(nodes)}
+    positions = {node.name: i for i, node in enumerate(nodes)}
     digest = 0
     for node in nodes:
-        inputs = [places.get(re.split("[:^]", name.lstrip("^"))[0], -1) for name in node.input]
+        inputs = [positions.get(re.split("[:^]", name.lstrip("^"))[0], -1) for name in node.input]
         digest = zlib.crc32(f"{_unnumbered(node.op)} {inputs}".encode(), digest)
         for name in sorted(node.attr):
             if name[0] != "_" and name not in ("shared_name", "container", "config_proto"):
@@ -127,7 +127,7 @@ def _of_attribute(op: str, value: Any) -> bytes:
     if value.HasField("func"):
         return _unnumbered(value.func.name).encode()
     if op.startswith("CompositeTensorVariant") and value.HasField("s"):
-        # A serialized proto, whose maps are in another order in each process.
+        # A serialized proto; the order of its maps differs between processes.
         from tensorflow.core.protobuf import composite_tensor_variant_pb2
 
         value = composite_tensor_variant_pb2.CompositeTensorVariantMetadata.FromString(value.s)
@@ -164,7 +164,7 @@ def _is_table_of(handle: Any, keys: str, values: str) -> bool:
             table_handle=handle, keys=tf.zeros([0], keys), default_value=tf.zeros([], values)
         )
     except (tf.errors.OpError, ValueError, TypeError) as error:
-        return "shape" in str(error)  # of its values: dtypes are looked at before
+        return "shape" in str(error)  # dtypes are checked before the shape of values
     return True
 
 

@@ -26,7 +26,7 @@ from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import group, log, threads
 
 _numbers = itertools.count(1)  # of datasets, in program order
-_local = threading.local()  # .looks_at_all
+_local = threading.local()  # .reads_all
 
 
 def shard(dataset: Any, batched: bool | None) -> Any:
@@ -59,7 +59,7 @@ def shard(dataset: Any, batched: bool | None) -> Any:
     part._tf_mpi_part = True
     mine = {size / group.size for size in sizes or ()}
     even = mine and all(rows.is_integer() for rows in mine)
-    scope.share_out({int(rows) for rows in mine} if even else None)
+    scope.note_divided({int(rows) for rows in mine} if even else None)
     if sizes and not even and not collectives.called_by_script:
         lengths = " and ".join(map(str, sorted(sizes)))
         log.once(
@@ -112,7 +112,7 @@ def iterated(dataset: Any) -> Any:
     if group.size == 1:
         return _counted(dataset, dataset)
     part = _part_of(dataset) if splits_loops() else dataset
-    return _counted(part, iterations.begun(part))
+    return _counted(part, iterations.to_iterate(part))
 
 
 def _counted(part: Any, dataset: Any) -> Any:
@@ -120,16 +120,16 @@ def _counted(part: Any, dataset: Any) -> Any:
     if not input_stats.on():
         return dataset
     of_keras = hasattr(part, "_tf_mpi_of_keras")
-    if not of_keras and (getattr(_local, "looks_at_all", False) or not is_part(part)):
+    if not of_keras and (getattr(_local, "reads_all", False) or not is_part(part)):
         return dataset
     batches = of_keras or _has_batches(part)
     return batch_shard.count_used(dataset, batches, transformations.gets_prefetch(part))
 
 
 def _part_of(dataset: Any) -> Any:
-    if is_part(dataset) or hasattr(dataset, "_tf_mpi_as_it_is"):
+    if is_part(dataset) or hasattr(dataset, "_tf_mpi_undivided"):
         return dataset
-    if getattr(_local, "looks_at_all", False):
+    if getattr(_local, "reads_all", False):
         return dataset
 
     if not tf.executing_eagerly():
@@ -150,7 +150,7 @@ def without_sharding(dataset: Any) -> Any:
     if not (splits_loops() or input_stats.on()):
         return dataset
     whole = dataset.with_options(tf.data.Options())  # the script may iterate its own dataset, too
-    whole._tf_mpi_as_it_is = whole._tf_mpi_of_keras = True
+    whole._tf_mpi_undivided = whole._tf_mpi_of_keras = True
     return whole
 
 
@@ -158,7 +158,7 @@ def reads_all_data(function: Any) -> Any:
     """Wraps a function that reads all data: datasets that it iterates are not divided."""
 
     def looks(*args: Any, **kwargs: Any) -> Any:
-        with threads.inside(_local, looks_at_all=True):
+        with threads.inside(_local, reads_all=True):
             return function(*args, **kwargs)
 
     return looks

@@ -30,7 +30,7 @@ _HARMLESS = {
 # Variables and tables from outside are found among a function's captures.
 _TIMED = {"MutableHashTable", "MutableHashTableV2", "Print", "PrintV2", "VarHandleOp"}
 
-_DRAWS = re.compile("Random|TruncatedNormal|RngReadAndSkip")
+_DRAWS_RANDOM = re.compile("Random|TruncatedNormal|RngReadAndSkip")
 
 
 def description(dataset: Any) -> list[Any] | None:
@@ -76,7 +76,7 @@ def draws_in_order(dataset: Any) -> str | None:
         if transformations.is_map(source) and not hasattr(source, "_num_parallel_calls"):
             wrapped = source._map_func
             graph = wrapped.function.graph.as_graph_def()
-            drawn = any(_DRAWS.search(op) for op in contents.node_ops(graph))
+            drawn = any(_DRAWS_RANDOM.search(op) for op in contents.node_ops(graph))
             if drawn and not is_harmless(wrapped):
                 return getattr(wrapped._func, "__name__", "a function")
     return None
@@ -88,17 +88,17 @@ _WRITES = ("Assign", "ResourceScatter", "LookupTableImport", "LookupTableInsert"
 
 
 def is_made_by_python(dataset: Any) -> bool:
-    """Whether Python functions yield or change its elements; they may record what they do."""
+    """Whether Python code yields or changes its elements."""
     return _has_ops(dataset, lambda op: "PyFunc" in op)
 
 
 def has_effects(dataset: Any) -> bool:
-    """Whether what makes its elements may record that: Python, or ops that write variables."""
+    """Whether making its elements may have side effects: by Python, or by ops that write."""
     return _has_ops(dataset, lambda op: "PyFunc" in op or op.startswith(_WRITES))
 
 
 def _has_ops(dataset: Any, is_one: Callable[[str], bool]) -> bool:
-    """Whether Python yields its elements, or a function of its has such an op."""
+    """Whether Python yields its elements, or one of its functions has such an op."""
     for source in sources(dataset):
         if transformations.is_of_generator(source):
             return True
@@ -108,7 +108,7 @@ def _has_ops(dataset: Any, is_one: Callable[[str], bool]) -> bool:
     return False
 
 
-def why_in_order(wrapped: Any) -> str | None:
+def why_not_delayed(wrapped: Any) -> str | None:
     """Why a harmless function of tf.data cannot run later, or for fewer elements; None if it can.
 
     A function that reads a variable, or a table that may be written, would see other values.
@@ -118,7 +118,7 @@ def why_in_order(wrapped: Any) -> str | None:
         return "is of compat.v1"
     for node, others in contents.nodes(function.graph.as_graph_def()):
         if node.op in _TIMED or "Dataset" in node.op or not _is_harmless(node, others):
-            return f"does not depend on its element only ({node.op})"
+            return f"does not depend only on its element ({node.op})"
     if any(map(contents.is_writable_resource, function.captured_inputs)):
         return "reads a variable, or a table that may be written"
     return None

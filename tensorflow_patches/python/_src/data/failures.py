@@ -25,17 +25,19 @@ from tensorflow.mpi._src.runtime import group
 
 _WORD = 8  # bytes
 _MAGIC = np.frombuffer(b"\xfftfmpi\n\xfe", np.int64)[0]  # marks a message
-_REPORTED = "_tf_mpi_told"  # set on an error that has left its iterator
+_REPORTED = "_tf_mpi_reported"  # set on an error that has left its iterator
 
 _numbers = itertools.count(1)
-_living: weakref.WeakSet[Meetings] = weakref.WeakSet()
+_live: weakref.WeakSet[Exchanges] = weakref.WeakSet()
 _sent: list[Any] = []  # messages that may never be received; the library reads their memory
-_heard: dict[str, str] = {}  # by a text in this rank's error, the class of the other rank's error
+_received: dict[str, str] = {}  # classes of other ranks' errors, by the text of this rank's error
 
 
-class Meetings:
-    """The exchanges of the iterators of a dataset. Each iterator has its own name, the same on all
-    ranks: a request left over by one that ended early must not be answered by the next.
+class Exchanges:
+    """The exchanges of the iterators of a dataset.
+
+    Each iterator has its own name, the same on all ranks: a request left over by one that ended
+    early must not be answered by the next.
     """
 
     def __init__(self, label: str) -> None:
@@ -44,7 +46,7 @@ class Meetings:
         self._name = ""  # the name of the last iterator; "" if it has ended
         self._dtype: Any = None
         self.began = self._got = 0
-        _living.add(self)
+        _live.add(self)
 
     def name(self, dataset: Any, dtype: Any, once: bool = False) -> Any:
         """(name of the iterator, element) for each element of `dataset`; ranks gather `dtype`s.
@@ -69,7 +71,7 @@ class Meetings:
         # A thread that reads ahead would ask for more after an error.
         options.experimental_optimization.inject_prefetch = False
         named = tf.data.Dataset.zip((names, dataset)).with_options(options)
-        named._tf_mpi_meetings = self
+        named._tf_mpi_exchanges = self
         return named
 
     def _name_for(self, number: int) -> bytes:
@@ -77,18 +79,18 @@ class Meetings:
         if number == 0:
             self.began, self._got = next(_numbers), 0
             self._name = f"allgather {self._label}, iterator {next(self._iterators)}"
-        if self._got != number and number:
+        if number and self._got != number:
             raise RuntimeError("no element follows an error")
         return self._name.encode()
 
     def got(self) -> None:
-        """Called with an element and what the ranks have gathered for it."""
+        """Called when the ranks have exchanged one more element."""
         self._got += 1
 
-    def is_under_way(self) -> bool:
+    def is_running(self) -> bool:
         return bool(self._name)
 
-    def over(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None) -> None:
         """Ends this rank's requests, and reports `error` to the others if it is its own."""
         if error is not None:
             message = collectives.Gathering(_message(error).view(self._dtype), self._name)
@@ -96,8 +98,8 @@ class Meetings:
         self._name = ""
 
 
-def now() -> int:
-    """The current time, for `left`."""
+def current_time() -> int:
+    """The current time, for `error_to_raise`."""
     return next(_numbers)
 
 
@@ -108,10 +110,10 @@ def _withdraw() -> None:
         _sent.pop().withdraw()
 
 
-def left(error: BaseException, since: int) -> tuple[BaseException, bool]:
-    """The error to raise for `error`, which ends a call that began at time `since`; and whether all
-    ranks have received it."""
-    return _ended(error, [one for one in _living if one.began > since])
+def error_to_raise(error: BaseException, since: int) -> tuple[BaseException, bool]:
+    """(error to raise for `error`, which ends a call that began at time `since`; whether all ranks
+    know of it)."""
+    return _end(error, [one for one in _live if one.began > since])
 
 
 def iterating(get_next: Any) -> Any:
@@ -121,7 +123,7 @@ def iterating(get_next: Any) -> Any:
         try:
             return get_next(self)
         except Exception as error:
-            raised, _ = _ended(error, _of(self._dataset))
+            raised, _ = _end(error, _exchanges_of(self._dataset))
             if raised is error:
                 raise
             raise raised from None
@@ -129,25 +131,27 @@ def iterating(get_next: Any) -> Any:
     return next_element
 
 
-def _of(dataset: Any) -> list[Meetings]:
-    own = [dataset._tf_mpi_meetings] if hasattr(dataset, "_tf_mpi_meetings") else []
-    return own + [one for source in dataset._inputs() for one in _of(source)]
+def _exchanges_of(dataset: Any) -> list[Exchanges]:
+    own = [dataset._tf_mpi_exchanges] if hasattr(dataset, "_tf_mpi_exchanges") else []
+    return own + [one for source in dataset._inputs() for one in _exchanges_of(source)]
 
 
-def _ended(error: BaseException, those: list[Meetings]) -> tuple[BaseException, bool]:
+def _end(error: BaseException, exchanges: list[Exchanges]) -> tuple[BaseException, bool]:
     from tensorflow.python.framework import errors
 
     if isinstance(error, (StopIteration, errors.OutOfRangeError)):
         return error, False
-    heard = next((text for text in _heard if text in str(error)), None)
-    under_way = [one for one in those if one.is_under_way()]
-    for one in under_way:
-        one.over(error if heard is None else None)
-    if heard is None:
-        if under_way:
+    received = next((text for text in _received if text in str(error)), None)
+    running = [one for one in exchanges if one.is_running()]
+    for one in running:
+        one.end(error if received is None else None)
+    if received is None:
+        if running:
             setattr(error, _REPORTED, True)
         return error, hasattr(error, _REPORTED)
-    raised: BaseException = getattr(errors, _heard[heard], errors.UnknownError)(None, None, heard)
+    raised: BaseException = getattr(errors, _received[received], errors.UnknownError)(
+        None, None, received
+    )
     return raised, True
 
 
@@ -166,19 +170,19 @@ def raise_if_failed(gathered: Any) -> Any:
         return passed_or_raise(tf.reduce_any(gathered == _MAGIC), gathered)
     end = np.array([_MAGIC]).view(np.uint8)
     last = gathered[-_WORD:]
-    told = tf.cond(tf.size(last) == _WORD, lambda: tf.reduce_all(last == end), lambda: False)
-    return passed_or_raise(told, gathered)
+    failed = tf.cond(tf.size(last) == _WORD, lambda: tf.reduce_all(last == end), lambda: False)
+    return passed_or_raise(failed, gathered)
 
 
-def passed_or_raise(told: Any, gathered: Any, start: Any = 0) -> Any:
-    """`gathered`; raises the error at `start` if `told` says that there is one."""
+def passed_or_raise(failed: Any, gathered: Any, start: Any = 0) -> Any:
+    """`gathered`; raises the error at `start` if `failed` says that there is one."""
 
     def raised() -> Any:
         text = tf.numpy_function(_decode_failure, [gathered[start:]], tf.string)
         with tf.control_dependencies([tf.debugging.Assert(False, [text])]):
             return tf.identity(gathered)
 
-    checked = tf.cond(told, raised, lambda: gathered)
+    checked = tf.cond(failed, raised, lambda: gathered)
     checked.set_shape(gathered.shape)
     return checked
 
@@ -188,6 +192,6 @@ def _decode_failure(gathered: Any) -> bytes:
     end = int(np.argmax(words == _MAGIC))
     text = words[: end - 1].tobytes()[-words[end - 1] :]
     rank, kind, reason = json.loads(text)
-    heard = f"rank {rank}/{group.size} has stopped: {reason}"
-    _heard[heard] = kind
-    return heard.encode()
+    received = f"rank {rank}/{group.size} has stopped: {reason}"
+    _received[received] = kind
+    return received.encode()

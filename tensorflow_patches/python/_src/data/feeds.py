@@ -16,7 +16,7 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.data import (
     batch_shard,
-    own_part,
+    own_data,
     predictions,
     python_batches,
     selection,
@@ -24,7 +24,7 @@ from tensorflow.mpi._src.data import (
     transformations,
 )
 from tensorflow.mpi._src.global_batch import batch, plan, results, states
-from tensorflow.mpi._src.global_batch.sites import Plan
+from tensorflow.mpi._src.global_batch.sites import Plan, Why
 from tensorflow.mpi._src.interpose import replacement_table
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import group, log
@@ -106,7 +106,7 @@ def shard_of(given: Given) -> Feed:
     length = "endless" if endless else given.num_batches
     stream = streams.Stream(dataset, length, sorted(sizes or ()) or None, once=given.once)
     label = f"data {next(_numbers)}: {given.what}"
-    if not takes_parts() or own_part.is_own(given.dataset):
+    if not takes_parts() or own_data.is_own(given.dataset):
         return Feed(given.dataset, given.num_batches) if predicting else _own(given, stream, label)
     if predicting:
         return _to_predict(given, stream, label, call)
@@ -133,7 +133,7 @@ def shard_of(given: Given) -> Feed:
         return Feed(whole, num_batches)
     if in_turn:
         return _in_turn(stream, label)
-    element = batch_shard.weighted(stream.sizes)
+    element = batch_shard.element_maker(stream.sizes)
     if found is not None and found.draws_by_kernels:
         # Elements of all calls have one structure, and so one trace.
         element = batch_shard.maybe_shard
@@ -166,22 +166,24 @@ def _plan(given: Given, spec: Any, whole_batches: bool, is_even: bool) -> Plan |
     why = None
     kind, rows = batch_shard.of_unknown_samples(spec), batch_shard.differing_rows(spec)
     if kind is not None and whole_batches:
-        why = f"a batch with a {kind}, whose samples only a BatchableExtensionType defines"
+        what = f"a batch with a {kind}, whose samples are unknown,"
+        why = Why(what, way_out=f"derive {kind} from tf.experimental.BatchableExtensionType")
     elif rows is not None and whole_batches:
         lengths = " and ".join(map(str, rows))
-        why = f"a batch whose tensors have different first dimensions ({lengths})"
+        what = f"a batch whose tensors have different first dimensions ({lengths})"
+        why = Why(what, way_out="give all inputs the same first dimension")
     return plan.plan_for(given.step, spec, is_even, why, whole_batches)
 
 
 def _to_predict(
     given: Given, stream: streams.Stream, label: str, call: predictions.Prediction | None
 ) -> Feed:
-    """This rank's part of data that is the same on all ranks; all of data that is its own.
+    """This rank's part of the data if all ranks have the same; otherwise all of its own data.
 
     Data that cannot be compared in advance is compared at the end.
     """
     whole = Feed(given.dataset, given.num_batches)
-    if call is None:  # again, because the parts' results did not make up the whole
+    if call is None:  # the second run, because the parts' results could not be gathered
         return whole
     if call.is_shown(label):
         return whole
@@ -283,9 +285,9 @@ def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable
         with (
             scope.on_part(),
             batch.step_on(data, current) as part,
-            states.kept(model, part),
+            states.restored_after_stand_in(model, part),
         ):
-            return results.noted(model, kind, part, step(data.data))
+            return results.note_returned(model, kind, part, step(data.data))
 
     return run
 

@@ -73,8 +73,8 @@ def _bytes_read() -> int:
 def gather() -> list[dict[str, Any]]:
     """The statistics by rank, at the end of the script, before the rank joins; [] without input.
 
-    A rank that ends later may go on training: nobody waits for ranks in a barrier. Ranks without
-    TF_MPI_STATS join, and are left out.
+    Ranks that end later may still train: averages do not wait for a rank that is in a barrier.
+    Ranks without TF_MPI_STATS join, and are left out.
     """
     if not _are_printed():
         return []

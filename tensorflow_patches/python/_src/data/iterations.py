@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-# Attributes of variant tensors: how they were made; what counts their seeds; how many are drawn;
-# whether tf.data may have counted otherwise. Of a cache: its _Cached. Of the resource with its
-# elements: what deletes them.
+# Attributes of variant tensors: how they were made; the tensor that counts their seeds; how many
+# are drawn; whether tf.data may have counted otherwise. Of a cache: its _Cached. Of the resource
+# with its elements: the deleter.
 _MADE, _ORIGIN = "_tf_mpi_made", "_tf_mpi_origin"
 _DRAWN, _UNCERTAIN = "_tf_mpi_drawn", "_tf_mpi_uncertain"
 _CACHED, _DELETER = "_tf_mpi_cached", "_tf_mpi_deleter"
@@ -78,7 +78,7 @@ class _Cached:
         return any(map(_is_complete, self.made.values()))
 
 
-class _Noting:
+class _Recorder:
     """Replaces the module pywrap_tfe for the functions that run dataset ops."""
 
     def __init__(self, stock: Any) -> None:
@@ -99,8 +99,8 @@ _DATASETS = ("Dataset", "DatasetV2", "DatasetV3", "DatasetV4")
 
 
 def noting(stock: Any) -> Any:
-    """The replacement of pywrap_tfe in the modules of these functions, which eager code calls."""
-    return _Noting(stock)
+    """The replacement of pywrap_tfe in the modules of dataset ops; records those of eager code."""
+    return _Recorder(stock)
 
 
 class _Path(NamedTuple):
@@ -185,8 +185,8 @@ def _draws(variant: Any, path: _Path, found: dict[int, tuple[Any, _Path]]) -> No
 def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Path]]:
     """What draws seeds before a cache in memory that is not complete; {} for any other cache."""
     found: dict[int, tuple[Any, _Path]] = {}
-    place = made.inputs.get("cache")
-    if not hasattr(place, _DELETER):
+    i = made.inputs.get("cache")
+    if not hasattr(i, _DELETER):
         return found  # of compat.v1
     _draws(made.inputs["input_dataset"], path._replace(times=1), found)
     if not found or made.inputs["filename"].numpy():
@@ -196,7 +196,7 @@ def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Pa
         return {}
     cached = getattr(origin, _CACHED, None) or _Cached()
     setattr(origin, _CACHED, cached)
-    cached.made[id(place)] = made
+    cached.made[id(i)] = made
     again = bool(cached.drawn) and (cached.is_complete if origin is variant else cached.is_fixed)
     cached.is_fixed = cached.is_fixed or origin is not variant
     return {
@@ -252,9 +252,9 @@ def holding(dummy: Callable[..., Any]) -> Callable[..., Any]:
     def made(*args: Any, **kwargs: Any) -> Any:
         if not tf.executing_eagerly():
             return dummy(*args, **kwargs)
-        place, deleter = tf.raw_ops.AnonymousMemoryCache()
-        setattr(place, _DELETER, deleter)
-        return place
+        i, deleter = tf.raw_ops.AnonymousMemoryCache()
+        setattr(i, _DELETER, deleter)
+        return i
 
     return made
 
@@ -265,7 +265,7 @@ def _request_first(dataset: Any) -> None:
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
     asked = dataset.with_options(options)
-    asked._tf_mpi_as_it_is = True  # see dataset_shard.py
+    asked._tf_mpi_undivided = True  # see dataset_shard.py
     next(iter(asked), None)
 
 
@@ -285,15 +285,15 @@ def register_replacement(made: Any, dataset: Any) -> None:
     setattr(origin, _UNCERTAIN, True)
 
 
-def begun(dataset: Any) -> Any:
+def to_iterate(dataset: Any) -> Any:
     """The dataset to iterate in place of `dataset`, when an iterator is created."""
     found: dict[int, tuple[Any, _Path]] = {}
     _draws(dataset._variant_tensor, _Path(), found)
-    instead: dict[int, Any] = {}
+    replacements: dict[int, Any] = {}
     generators: dict[int, Any] = {}
     for identity, (variant, path) in found.items():
         origin = getattr(variant, _ORIGIN, variant)
-        drawn = _drawn_before(origin, path)
+        drawn = _count_draws(origin, path)
         needs_own = path.again or (drawn and hasattr(origin, _UNCERTAIN))
         if path.unsure:
             setattr(origin, _UNCERTAIN, True)  # from the next iteration on
@@ -302,15 +302,17 @@ def begun(dataset: Any) -> Any:
         made = getattr(variant, _MADE)
         if id(origin) not in generators:
             generators[id(origin)] = _generator(made, drawn)
-        place = list(made.inputs).index("seed_generator")
-        instead[identity] = _replaced(made, {place: generators[id(origin)][0]})
-    if not instead:
+        i = list(made.inputs).index("seed_generator")
+        replacements[identity] = _replaced(made, {i: generators[id(origin)][0]})
+    if not replacements:
         return dataset
-    return _with(dataset, _again(dataset._variant_tensor, instead), list(generators.values()))
+    return _with(
+        dataset, _rebuilt(dataset._variant_tensor, replacements), list(generators.values())
+    )
 
 
-def _drawn_before(origin: Any, path: _Path) -> int:
-    """How many seeds are drawn when an iterator begins with the end of `path`."""
+def _count_draws(origin: Any, path: _Path) -> int:
+    """Counts the seeds that an iterator will draw; returns how many were drawn before it."""
     drawn = int(getattr(origin, _DRAWN, 0))
     if path.again and path.cached is not None:
         return path.cached.drawn.get(id(origin), drawn)
@@ -328,8 +330,8 @@ def _generator(made: _Made, drawn: int) -> Any:
     return generator
 
 
-def _replaced(made: _Made, instead: dict[int, Any]) -> _Made:
-    arguments = (instead.get(place, value) for place, value in enumerate(made.arguments))
+def _replaced(made: _Made, replacements: dict[int, Any]) -> _Made:
+    arguments = (replacements.get(i, value) for i, value in enumerate(made.arguments))
     return made._replace(arguments=tuple(arguments))
 
 
@@ -350,29 +352,32 @@ def _draw(seed: Any, seed2: Any, generator: Any, times: int) -> None:
     _request_first(drawing.skip(times))
 
 
-def _again(variant: Any, instead: dict[int, Any]) -> Any:
-    """The dataset of a variant tensor, rebuilt with some ops replaced; `instead` collects them."""
+def _rebuilt(variant: Any, replacements: dict[int, Any]) -> Any:
+    """A variant tensor's dataset, rebuilt with the replacements, to which it adds what it rebuilds.
+
+    By identity of variant tensors: a rebuilt tensor, or how to make it anew.
+    """
     from tensorflow.python import pywrap_tfe
     from tensorflow.python.eager import context
 
-    found = instead.get(id(variant))
+    found = replacements.get(id(variant))
     if found is not None and not isinstance(found, _Made):
         return found
     made = found or getattr(variant, _MADE, None)
     if made is None:
         return variant
     changed = {}
-    for place, value in enumerate(made.inputs.values()):
-        sources = [_again(source, instead) for source in _tensors(value)]
+    for i, value in enumerate(made.inputs.values()):
+        sources = [_rebuilt(source, replacements) for source in _tensors(value)]
         if any(new is not old for new, old in zip(sources, _tensors(value))):
-            changed[place] = sources if isinstance(value, (list, tuple)) else sources[0]
+            changed[i] = sources if isinstance(value, (list, tuple)) else sources[0]
     new = variant
     if changed or found is not None:
         made = _replaced(made, changed)
         new = pywrap_tfe.TFE_Py_FastPathExecute(
             context.context(), made.op, made.name, *made.arguments
         )
-    instead[id(variant)] = new
+    replacements[id(variant)] = new
     return new
 
 

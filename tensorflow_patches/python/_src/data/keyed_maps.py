@@ -30,9 +30,7 @@ def mapping(original: Any) -> Any:
         made = original(dataset, function, num_parallel_calls, *args, **kwargs)
         if num_parallel_calls is None or not entropy.is_shared():
             return made
-        if hasattr(
-            function, "_tf_mpi_own"
-        ):  # our own maps, made from maps that were wrapped before
+        if hasattr(function, "_tf_mpi_own"):  # our map, made from one that was wrapped before
             return made
         keyed = _keyed(dataset, made, function)
         if keyed is None:

@@ -2,7 +2,7 @@
 
 Layout: a block whose first byte is not END and whose second word is the total number of bytes. Then
 for each tensor an int64 vector [dimensions, their sizes..., number of bytes], for strings the
-length of each, and the bytes. Each of these begins at a multiple of BLOCK, so that slices of
+length of each, and the bytes. Each of these read_header at a multiple of BLOCK, so that slices of
 TensorFlow share memory. An absent optional input takes no space.
 """
 
@@ -26,13 +26,12 @@ def encode_spec(spec: Any) -> str:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # types that must be registered to be decoded; ours are not
+            # It warns of types that must be imported to be decoded; every rank imports them.
+            warnings.simplefilter("ignore")
             proto = nested_structure_coder.encode_structure(spec)
     except (nested_structure_coder.NotEncodableError, NotImplementedError, TypeError, ValueError):
         return _NOT_ENCODED + _described(spec)
-    # Its maps are in another order in each process.
+    # The order of its maps differs between processes.
     return base64.b64encode(proto.SerializeToString(deterministic=True)).decode()
 
 
@@ -78,7 +77,7 @@ def message(first: int, parts: list[Any]) -> Any:
     return tf.concat([tf.reshape(tf.bitcast(block, tf.uint8), [-1]), *parts], 0)
 
 
-def begins(data: Any, offset: Any) -> tuple[Any, Any]:
+def read_header(data: Any, offset: Any) -> tuple[Any, Any]:
     """The first byte and the end of the message at `offset`, an int64."""
     words, _ = _words(data, offset, 2)
     return words[0], offset + words[1]

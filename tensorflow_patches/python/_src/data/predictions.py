@@ -4,8 +4,8 @@ The ranks' outputs for a batch are concatenated. Outputs that cannot be gathered
 outputs that are not one per sample) are predicted again, whole, by every rank.
 
 Predictions belong to the rows that the script passed: if the ranks' rows differ, each rank predicts
-its own, whole. So it does for a generator, because state that the generator keeps must match what
-it yields.
+all of its own. The same holds for a generator, because the state that it keeps must match what it
+yields.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ def _shows_batches(call: inspect.BoundArguments) -> bool:
 def note_own_data(what: str) -> None:
     """Rank 0 says once that data differ; all ranks find out at the same point."""
     log.once(
-        f"predict, {what}: the ranks have different data, so each rank predicts its own, all of "
-        "it. To share the work, give all ranks the same data",
+        f"predict, {what}: the ranks have different data, so each rank predicts all of its own. To "
+        "share the work, give all ranks the same data",
         key="predict own data",
     )
 
@@ -181,15 +181,15 @@ def _gather(call: Prediction, outputs: Any) -> Any:
     leaves = tf.nest.flatten(outputs)
     kinds = [_kind(leaf, given.sum()) for leaf in leaves]
     label = f"predict {call.number}"
-    told = control_plane.headers(label, [int(sizes.sum()), kinds, call.elements])
-    if any(theirs[2] != told[0][2] for theirs in told):
+    everyone = control_plane.headers(label, [int(sizes.sum()), kinds, call.elements])
+    if any(theirs[2] != everyone[0][2] for theirs in everyone):
         note_own_data("the data")
         return None
-    if any(theirs[:2] != told[0][:2] for theirs in told) or None in kinds:
+    if any(theirs[:2] != everyone[0][:2] for theirs in everyone) or None in kinds:
         log.once(
             "predict: outputs without a row for each sample cannot be gathered from the ranks, so "
-            "each rank predicts once more, all of the data: that is twice the work, and random "
-            "generators advance by two calls. To avoid that, return a row for each sample",
+            "each rank predicts once more, now all of the data. That is more work than in one "
+            "process, and random generators advance twice. To avoid it, return a row per sample",
             key="predict once more",
         )
         return None

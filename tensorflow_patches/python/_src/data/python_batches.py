@@ -43,7 +43,7 @@ class Watched:
         self.digests: list[list[int]] = []  # of the batches
         self.changed: list[str] = []  # attributes that the last call changed
         self.drawn: list[Any] = []  # generators that it has drawn from
-        self.draws = 0  # for TensorFlow's random ops
+        self.draws = 0  # draws by TensorFlow's random ops
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.dataset, name)
@@ -80,7 +80,7 @@ class Batches:
       watched: what was observed when it made some batches.
       standardize: converts what the script returns to what Keras expects.
       length: returns the number of batches; None for an infinite dataset.
-      order: of a number of batches, as the framework shuffles them for its next epoch.
+      order: returns the order in which the framework shuffles so many batches in its next epoch.
       workers, processes, ahead: how many threads or processes make batches, and how many batches
         are made ahead.
       pool: makes a pool of workers; its argument says whether of processes.
@@ -146,7 +146,8 @@ class Batches:
     # An iteration
 
     def begin(self) -> Any:
-        """What rank 0 sends to start an iteration: a seed, the length, the order, a digest."""
+        """What this rank sends to start an iteration: a digest; on rank 0, before that, a seed, the
+        length and the order."""
         self._iterations += 1
         length, digest = self._length(), self._digest()
         seed = zlib.crc32(f"{digest} {self._iterations}".encode())
@@ -164,26 +165,26 @@ class Batches:
         Args:
           begun: the results of all ranks' `begin`, concatenated.
         """
-        self._begins.over(None)
+        self._starts.end(None)
         seed, length, digests = int(begun[0]), int(begun[1]), begun[-group.size :]
         order = begun[2 : -group.size]
         makers = group.size if len(set(digests.tolist())) == 1 else 1
         if makers == 1:
             log.once(
-                f"{_name(self.dataset)}: its numbers, or the states of random generators, differ "
-                "between the ranks: rank 0 makes all batches. To share the work, create it with "
-                "the same arguments and seeds on all ranks",
+                f"{_name(self.dataset)}: numbers in the dataset, or the states of its random "
+                "generators, differ between the ranks, so rank 0 makes all batches. To share the "
+                "work, create the dataset with the same arguments and seeds on all ranks",
                 key=f"python batches of rank 0 {_name(self.dataset)}",
             )
         nothing = streams.stand_in(self.spec)
-        places: Any = itertools.count(group.rank, makers)
+        positions: Any = itertools.count(group.rank, makers)
         if length != _ENDLESS:
-            places = range(group.rank, length, makers)
+            positions = range(group.rank, length, makers)
         if group.rank >= makers:
-            places = range(0)
+            positions = range(0)
         made = 0
         try:
-            indices = ((int(order[at]) if len(order) else at, seed + at) for at in places)
+            indices = ((int(order[at]) if len(order) else at, seed + at) for at in positions)
             for batch in self._make(indices):
                 yield True, self._standardize(batch)
                 made += 1
@@ -194,14 +195,14 @@ class Batches:
         for _ in rest if length != _ENDLESS else itertools.count():
             yield False, nothing
 
-    def _make(self, places: Iterator[tuple[int, int]]) -> Iterator[Any]:
+    def _make(self, positions: Iterator[tuple[int, int]]) -> Iterator[Any]:
         """The batches of (index, seed)."""
         drawn = self._watched.drawn
         if not self._pooled:
-            for place in places:
+            for position in positions:
                 states = list(map(generators.state, drawn))
                 try:
-                    batch = _at(self.dataset, drawn, *place)
+                    batch = _make_batch(self.dataset, drawn, *position)
                 finally:
                     for generator, state in zip(drawn, states):
                         generators.put(generator, state)
@@ -209,18 +210,18 @@ class Batches:
             return
         states = list(map(generators.state, drawn))
         worker = (self.dataset, drawn)
-        make = _at_worker if self._processes else functools.partial(_at, *worker)
+        make = _make_in_worker if self._processes else functools.partial(_make_batch, *worker)
         begins = (_begin_worker, worker) if self._processes else ()
         pool = self._pool(self._processes)(self._workers, *begins)
         try:
             waiting: collections.deque[Any] = collections.deque()
             while True:
-                for place in itertools.islice(places, self._ahead - len(waiting)):
-                    waiting.append(pool.apply_async(make, place))
+                for position in itertools.islice(positions, self._ahead - len(waiting)):
+                    waiting.append(pool.apply_async(make, position))
                 if not waiting:
                     return
                 batch = waiting.popleft().get()
-                if not waiting and not self._processes:  # threads that set them
+                if not waiting and not self._processes:  # threads have seeded them
                     for generator, state in zip(drawn, states):
                         generators.put(generator, state)
                 yield batch
@@ -254,7 +255,7 @@ class Batches:
             return packed if self._pooled else packed.prefetch(1)
 
         def next_part(turn: Any, start: Any) -> tuple[Any, Any]:
-            what, end = packing.begins(turn, start)
+            what, end = packing.read_header(turn, start)
             return end, (what, start)
 
         def checked(element: Any) -> Any:
@@ -269,13 +270,17 @@ class Batches:
             return failures.passed_or_raise(what > _BATCH, turn, start)
 
         def batches(turn: Any) -> Any:
-            places = tf.data.Dataset.range(group.size)
-            found = places.scan(tf.constant(0, tf.int64), lambda start, _: next_part(turn, start))
+            positions = tf.data.Dataset.range(group.size)
+            found = positions.scan(
+                tf.constant(0, tf.int64), lambda start, _: next_part(turn, start)
+            )
             found = found.take_while(lambda what, start: what == _BATCH)
-            return batch_shard.one_by_one(found, lambda place: packing.unpack(spec, turn, place[1]))
+            return batch_shard.one_by_one(
+                found, lambda position: packing.unpack(spec, turn, position[1])
+            )
 
-        self._begins = failures.Meetings(f"{label} begins")
-        once = self._begins.name(tf.data.Dataset.from_tensors(0), np.int64)
+        self._starts = failures.Exchanges(f"{label} begins")
+        once = self._starts.name(tf.data.Dataset.from_tensors(0), np.int64)
         mine = input_stats.note_made(batch_shard.one_by_one(once, begin).flat_map(own))
         turns = batch_shard.one_by_one(streams.named(mine, label), checked)
         return turns.flat_map(batches)
@@ -311,11 +316,11 @@ def _begin_worker(*given: Any) -> None:
     globals()["_of_worker"] = given
 
 
-def _at_worker(index: int, seed: int) -> Any:
-    return _at(*_of_worker, index, seed)
+def _make_in_worker(index: int, seed: int) -> Any:
+    return _make_batch(*_of_worker, index, seed)
 
 
-def _at(dataset: Any, drawn: list[Any], index: int, seed: int) -> Any:
+def _make_batch(dataset: Any, drawn: list[Any], index: int, seed: int) -> Any:
     """Batch `index`, with random generators seeded by its position in the epoch."""
     for number, generator in enumerate(drawn):
         generators.reseed(generator, seed + (number << 32))

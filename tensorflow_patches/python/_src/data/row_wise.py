@@ -20,12 +20,12 @@ def function(dataset: Any) -> Any:
     A str with the reason if it cannot be applied to some of the rows.
     """
     wrapped = dataset._map_func
-    why = determinism.why_in_order(wrapped)
+    why = determinism.why_not_delayed(wrapped)
     if why is not None:
         return why
     spec = dataset._input_dataset.element_spec
     if not _is_of_tensors(spec) or not _is_of_tensors(dataset.element_spec):
-        return "is not of dense tensors"
+        return "takes or returns tensors that are not dense, or of unknown rank"
     if batch_shard.static_rows(spec) is not None:
         wrapped = _of_any_rows(wrapped, spec)
         if isinstance(wrapped, str):

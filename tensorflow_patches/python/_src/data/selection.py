@@ -37,8 +37,7 @@ class Step(NamedTuple):
     """A map, or a prefetch that follows one, that is delayed until after the selection.
 
     Attributes:
-      dataset: the script's dataset, whose parameters (parallelism, buffer size) the rebuilt one
-        has, too.
+      dataset: the script's dataset; the rebuilt one has its parameters (parallelism, buffer size).
       function: maps an element; None for a prefetch.
       path: the part of an element that it maps: for each enclosing zip, the zipped structure and
         the index in it.
@@ -123,7 +122,7 @@ def _selected(dataset: Any, found: Found) -> Any:
         if source is None:
             return None
         found.divided.append(dataset)
-        return transformations.again(dataset, source)
+        return transformations.rebuild(dataset, source)
     if transformations.is_cache(dataset):
         rows = _replacement_of(dataset, found, _cached_rows)
         if rows is not None:
@@ -160,11 +159,11 @@ def _selected_zip(dataset: Any, found: Found) -> Any:
     parts = [_selected(part, found) for part in dataset._inputs()]
     if all(part is None for part in parts):
         return None
-    for place, source in enumerate(dataset._inputs()):
-        if parts[place] is None:
+    for i, source in enumerate(dataset._inputs()):
+        if parts[i] is None:
             if not transformations.elements_are_batches(source):
                 return None
-            parts[place] = _own_rows(source)
+            parts[i] = _own_rows(source)
     found.divided.append(dataset)
     zipped = tf.data.Dataset.zip(nest.pack_sequence_as(dataset._datasets, parts))
 
@@ -198,7 +197,7 @@ def _selected_batches(dataset: Any, found: Found) -> Any:
     found.divided.extend([*(one for step in delayed.steps for one in step.divided), dataset])
     own = _applied(_own_elements(delayed.dataset, size, drops), delayed.steps)
     own_size = (size + group.rank) // group.size  # see batch_shard.first_row
-    batches = transformations.batched_again(dataset, own, max(own_size, 1))
+    batches = transformations.rebuild_batch(dataset, own, max(own_size, 1))
     length = batch_shard.length(dataset)
     if length is None:
         return batches
@@ -242,7 +241,7 @@ def _own_elements(dataset: Any, size: int, drops: bool) -> Any:
 def _delayed(dataset: Any, found: Found) -> Delayed:
     """The dataset before the maps at the end of this one, and these maps as steps."""
     if transformations.is_map(dataset):
-        why = determinism.why_in_order(dataset._map_func)
+        why = determinism.why_not_delayed(dataset._map_func)
         if why is None:
             source, steps = _delayed(dataset._input_dataset, found)
             step = Step(dataset, _traced(dataset._map_func), divided=(dataset,))
@@ -261,7 +260,7 @@ def _delayed(dataset: Any, found: Found) -> Delayed:
         return Delayed(dataset)
     if transformations.is_prefetch(dataset):
         return Delayed(source, (*steps, Step(dataset, None, divided=(dataset,))))
-    return Delayed(transformations.again(dataset, source), steps)
+    return Delayed(transformations.rebuild(dataset, source), steps)
 
 
 def _delayed_zip(dataset: Any, found: Found) -> Delayed:
@@ -269,8 +268,8 @@ def _delayed_zip(dataset: Any, found: Found) -> Delayed:
 
     parts = [_delayed(part, found) for part in dataset._inputs()]
     steps = tuple(
-        step._replace(path=((dataset._datasets, place), *step.path))
-        for place, part in enumerate(parts)
+        step._replace(path=((dataset._datasets, i), *step.path))
+        for i, part in enumerate(parts)
         for step in part.steps
     )
     if not steps:
@@ -311,7 +310,7 @@ def _cached_rows(cache: Any, found: Found) -> Any:
         if not batch_shard.is_batched(source.element_spec) or not row_wise.has_one_length(source):
             return None
         rows = _own_rows(source).map(copied)  # a slice would keep the whole batch in memory
-    return transformations.cached_again(cache, rows)
+    return transformations.rebuild_cache(cache, rows)
 
 
 def _delayed_cache(cache: Any, found: Found) -> Delayed:
@@ -335,11 +334,11 @@ def _numbered(cache: Any, found: Found) -> Delayed | None:
     if not maps:
         return None
     if not transformations.is_of_tensors(source):
-        source = transformations.cached_again(cache, source)
+        source = transformations.rebuild_cache(cache, source)
     in_parallel = [step for step in maps if hasattr(step.dataset, "_num_parallel_calls")]
     divided = tuple(one for step in steps for one in step.divided)
-    how = (in_parallel or maps)[-1].dataset
-    step = Step(how, _memoized(maps, cache.element_spec), divided=divided)
+    like = (in_parallel or maps)[-1].dataset
+    step = Step(like, _memoized(maps, cache.element_spec), divided=divided)
     options = tf.data.Options()  # a saved iterator omits the table, which can be filled again
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     return Delayed(source.enumerate().with_options(options), (step,))
@@ -380,7 +379,7 @@ def _memoized(steps: list[Step], spec: Any) -> Callable[[Any], Any]:
 def _applied(tagged: Any, steps: tuple[Step, ...]) -> Any:
     for step in steps:
         if step.function is None:
-            tagged = transformations.again(step.dataset, tagged)
+            tagged = transformations.rebuild(step.dataset, tagged)
         else:
             tagged = _mapped(tagged, step)
     return tagged
@@ -406,9 +405,9 @@ def _apply_step(step: Step, element: Any) -> Any:
     if not step.path:
         assert step.function is not None
         return step.function(element)
-    (zipped, place), *others = step.path
+    (zipped, i), *others = step.path
     parts = nest.flatten_up_to(zipped, element)
-    parts[place] = _apply_step(step._replace(path=tuple(others)), parts[place])
+    parts[i] = _apply_step(step._replace(path=tuple(others)), parts[i])
     return nest.pack_sequence_as(zipped, parts)
 
 
@@ -426,7 +425,7 @@ def _mapped(tagged: Any, step: Step) -> Any:
         return tag, run_on_rows(tag, element)
 
     function._tf_mpi_own = True  # see keyed_maps.py
-    return transformations.mapped_again(step.dataset, tagged, function)
+    return transformations.rebuild_map(step.dataset, tagged, function)
 
 
 # Messages.

@@ -21,7 +21,7 @@ from tensorflow.mpi._src.data import (
     failures,
     input_stats,
     iterations,
-    own_part,
+    own_data,
     packing,
     transformations,
 )
@@ -30,7 +30,7 @@ from tensorflow.mpi._src.runtime import group, log
 
 _ENDED = -1
 _AHEAD = 2  # elements
-_RANK_0_ENDED = "rank 0, which sends these data, has ended before their end"
+_RANK_0_ENDED = "rank 0, which sends these data, ended before it had sent all of them"
 
 
 class Stream(NamedTuple):
@@ -41,7 +41,7 @@ class Stream(NamedTuple):
       length: "endless", a number of batches, or None if unknown.
       sizes: the possible numbers of samples of a batch, sorted; None if unknown.
       fed: whether they come from rank 0, so that all ranks must request each of them.
-      once: whether Python makes them, as in a generator, of which one batch is read ahead.
+      once: whether Python makes them, as in a generator; then only one batch is read ahead.
     """
 
     dataset: Any
@@ -91,8 +91,8 @@ def compare(stream: Stream, label: str, arrays: bool = False) -> Comparison:
     full = [iterations.holds_a_pass(cache) for cache in caches]
     own = Header(stream.length, stream.sizes, description, spec, full)
     headers = [Header(*fields) for fields in control_plane.headers(label, [*own])]
-    for place, cache in enumerate(caches):  # reading ahead may have completed it on one rank only
-        is_full = any(header.full_caches[place : place + 1] == [True] for header in headers)
+    for i, cache in enumerate(caches):  # reading ahead may have completed it on one rank only
+        is_full = any(header.full_caches[i : i + 1] == [True] for header in headers)
         iterations.fix_pass(cache, is_full)
     descriptions = [header.description for header in headers]
     same = description is not None and all(one == description for one in descriptions)
@@ -118,9 +118,9 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
     if same:
         return stream
     if differ:
-        _other_data(what, "arrays" if arrays else "data")
+        _warn_of_different_data(what, "arrays" if arrays else "data")
     else:
-        _draws_in_order(what, stream.dataset)
+        _warn_of_ordered_draws(what, stream.dataset)
     length, sizes = amounts[0]
     fed = _from_rank_0(stream.dataset, label, what, headers[0].spec)
     # One process reads a batch ahead from a generator; it is lost for code that continues with it.
@@ -128,25 +128,25 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
     return Stream(fed, length, sizes, fed=True, once=once)
 
 
-def _other_data(what: str, kind: str) -> None:
+def _warn_of_different_data(what: str, kind: str) -> None:
     """Reports data that differ: either random without a seed, or each rank's own part."""
     log.once(
         f"{what}: the ranks have different {kind}. All of them train and evaluate on rank "
-        f"0's, and each predicts its own. {own_part.WAY_OUT}. If the data are random, set a seed: "
+        f"0's, and each predicts its own. {own_data.WAY_OUT}. If the data are random, set a seed: "
         "then nothing has to be sent",
         key="other data",
     )
 
 
-def _draws_in_order(what: str, dataset: Any) -> None:
+def _warn_of_ordered_draws(what: str, dataset: Any) -> None:
     """Reports a sequential random map, and what num_parallel_calls would gain."""
     name = determinism.draws_in_order(dataset)
     if name is not None:
         log.once(
             f"{what}: map '{name}' draws random numbers sample by sample, so rank 0 alone runs the "
             "pipeline, with one process's numbers, and sends the samples. With num_parallel_calls="
-            "tf.data.AUTOTUNE in that map each rank draws for its own, other numbers in each run "
-            "unless there is a seed",
+            "tf.data.AUTOTUNE in that map, each rank draws for its own samples; unless you set a "
+            "seed, the numbers then differ from run to run",
             key="draws in order",
         )
 
@@ -158,7 +158,7 @@ def _check_amounts(what: str, amounts: list[Any]) -> None:
             raise ValueError(
                 f"{what}: rank 0 has {_amount(amounts[0])}, rank {rank} has {_amount(theirs)}. "
                 "Give all ranks the same data; each then takes its part. "
-                f"{own_part.WAY_OUT}"
+                f"{own_data.WAY_OUT}"
             )
 
 
@@ -172,8 +172,8 @@ def _amount(described: Any) -> str:
 def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> Any:
     """Rank 0's elements, on all ranks.
 
-    If functions with side effects make them, every rank runs its own as often, so that what a
-    script records while it yields is recorded on all ranks.
+    If functions with side effects make them, every rank runs its own functions equally often, so
+    that what a script records while it yields is recorded on all ranks.
     """
     spec = packing.decode_spec(spec_of_rank_0, dataset.element_spec)
     packed = tf.data.Dataset.from_tensors(tf.constant([packing.END], tf.uint8)).repeat()
@@ -184,13 +184,13 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
         mine = _packed(batch_shard.count_made(dataset, batch_shard.is_batched(spec)), has_effects)
         packed = mine.concatenate(packed)
 
-    meetings = failures.Meetings(label)
+    exchanges = failures.Exchanges(label)
 
     def received(element: Any) -> Any:
         found = of_rank_0(*element)
         if has_effects:
             with tf.control_dependencies([found]):
-                tf.numpy_function(meetings.got, [], [])
+                tf.numpy_function(exchanges.got, [], [])
         return found
 
     def of_rank_0(name: Any, packed: Any) -> Any:
@@ -206,17 +206,17 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
                 return tf.identity(from_rank_0)
         return from_rank_0
 
-    elements = meetings.name(packed, np.uint8, once=has_effects)
+    elements = exchanges.name(packed, np.uint8, once=has_effects)
     elements = batch_shard.one_by_one(elements, received)
     elements = elements.take_while(lambda packed: packed[0] != packing.END)
     return batch_shard.one_by_one(elements, lambda packed: packing.unpack(spec, packed))
 
 
 def _packed(dataset: Any, has_effects: bool) -> Any:
-    """Elements as vectors, read ahead.
+    """Elements as vectors; read ahead here, unless Python functions of the script make them.
 
-    Not if Python functions of the script make them: an element that a generator yields too early
-    is lost for code that continues with it, so feeds.py reads these one batch ahead only.
+    An element that a generator yields too early is lost for code that continues with it, so
+    feeds.py reads only one batch ahead of these.
     """
     spec = dataset.element_spec
     if has_effects:
@@ -230,8 +230,8 @@ def _note_other_elements(what: str) -> Any:
         same = np.array_equal(mine, rank_0s)
         if not same and rank_0s.size:
             log.once(
-                f"{what}: this rank's Python yields other data than rank 0's. All ranks train and "
-                "evaluate on rank 0's, so what the script records while it yields does not match. "
+                f"{what}: this rank's Python code yields different data than rank 0's. All ranks "
+                "use rank 0's data, so what the script records while it yields does not match it. "
                 "Use a seed, or draw from random or numpy on the thread that calls fit",
                 key="other elements",
                 every_rank=True,
@@ -311,8 +311,8 @@ def every_nth(dataset: Any, drop_remainder: bool) -> Any:
 
 
 def named(dataset: Any, label: str, dtype: Any = np.uint8) -> Any:
-    """(name of the allgather of `dtype`s for an element, element): see failures.Meetings."""
-    return failures.Meetings(label).name(dataset, dtype)
+    """(name of the allgather of `dtype`s for an element, element): see failures.Exchanges."""
+    return failures.Exchanges(label).name(dataset, dtype)
 
 
 def gather(vector: Any, name: Any) -> Any:

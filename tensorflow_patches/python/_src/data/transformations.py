@@ -46,9 +46,9 @@ _TENSORS = {
     f"{_OPS}from_tensors_op": ("_TensorDataset",),
     f"{_OPS}range_op": ("_RangeDataset",),
 }
-_OF_A_SHUFFLE = ("_buffer_size", "_seed", "_seed2", "_reshuffle_each_iteration", "_name")
+_SHUFFLE_FIELDS = ("_buffer_size", "_seed", "_seed2", "_reshuffle_each_iteration", "_name")
 
-_OF_A_SCAN = (
+_SCAN_FIELDS = (
     *("_initial_state", "_state_structure", "_scan_func", "_output_classes"),
     *("_element_spec", "_name"),
 )
@@ -93,17 +93,28 @@ def is_map(dataset: Any) -> bool:
 
 
 def is_batch(dataset: Any) -> bool:
-    """Whether it batches its input's elements, a fixed number each: see batched_again."""
+    """Whether it batches its input's elements, a fixed number each: see rebuild_batch."""
     return _is(dataset, _BATCH) or (_is(dataset, _PADDED_BATCH) and _pads_to_one_shape(dataset))
 
 
-def elements_are_batches(dataset: Any) -> bool:
-    """Whether its elements are those of a batch(), unchanged."""
+def origin(dataset: Any) -> Any:
+    """The transformation that made the elements of `dataset`, which passes them on unchanged."""
     from tensorflow.python.data.ops import dataset_ops
 
     while isinstance(dataset, dataset_ops.UnaryUnchangedStructureDataset):
         dataset = dataset._input_dataset
-    return _is(dataset, _BATCH) or _is(dataset, _PADDED_BATCH)
+    return dataset
+
+
+def is_plain_batch(dataset: Any) -> bool:
+    """Whether it is a batch(), not a padded_batch()."""
+    return _is(dataset, _BATCH)
+
+
+def elements_are_batches(dataset: Any) -> bool:
+    """Whether its elements are those of a batch() or padded_batch(), unchanged."""
+    made = origin(dataset)
+    return _is(made, _BATCH) or _is(made, _PADDED_BATCH)
 
 
 def size_of_batches(dataset: Any) -> tuple[int, bool] | None:
@@ -118,7 +129,7 @@ def is_zip(dataset: Any) -> bool:
 
 
 def is_cache(dataset: Any) -> bool:
-    """Whether it is a cache in memory: see cached_again."""
+    """Whether it is a cache in memory: see rebuild_cache."""
     if not _is(dataset, _CACHE) or not tf.executing_eagerly():
         return False
     return tf.get_static_value(dataset._filename) == b""
@@ -149,7 +160,7 @@ def name(dataset: Any) -> str:
 def keeps_elements(dataset: Any) -> bool:
     """Whether it drops, repeats, reorders or prefetches elements without changing any.
 
-    Such transformations can be rebuilt by `again` over another input.
+    Such transformations can be rebuilt by `rebuild` over another input.
     """
     if _is(dataset, _SHUFFLE):  # in a function its seeds are unknown
         return bool(tf.executing_eagerly())
@@ -158,7 +169,7 @@ def keeps_elements(dataset: Any) -> bool:
     return any(_is(dataset, classes) for classes in (_COUNTED, _SHARD, _OPTIONS))
 
 
-def again(dataset: Any, source: Any) -> Any:
+def rebuild(dataset: Any, source: Any) -> Any:
     """The same transformation over another input.
 
     All shuffles that are rebuilt from one draw from the same sequence of seeds: see iterations.py.
@@ -166,7 +177,7 @@ def again(dataset: Any, source: Any) -> Any:
     from tensorflow.python.data.ops import dataset_ops, prefetch_op
 
     if _is(dataset, _SHUFFLE):
-        return _shuffled_again(dataset, source)
+        return _rebuild_shuffle(dataset, source)
     if _is(dataset, _COUNTED):
         return type(dataset)(source, dataset._count, name=dataset._name)
     if _is(dataset, _SHARD):
@@ -177,17 +188,17 @@ def again(dataset: Any, source: Any) -> Any:
     return dataset_ops._OptionsDataset(source, dataset.options(), name=dataset._name)
 
 
-def cached_again(dataset: Any, source: Any) -> Any:
+def rebuild_cache(dataset: Any, source: Any) -> Any:
     """`source` in a cache that replaces `dataset`, a cache in memory: see iterations.py."""
     made = type(dataset)(source, "", name=dataset._name)
     iterations.register_replacement(made, dataset)
     return made
 
 
-def _shuffled_again(dataset: Any, source: Any) -> Any:
+def _rebuild_shuffle(dataset: Any, source: Any) -> Any:
     from tensorflow.python.data.ops import dataset_ops
 
-    held = {field: value for field, value in vars(dataset).items() if field in _OF_A_SHUFFLE}
+    held = {field: value for field, value in vars(dataset).items() if field in _SHUFFLE_FIELDS}
     new = object.__new__(type(dataset))
     vars(new).update(held, _input_dataset=source)
     variant = tf.raw_ops.ShuffleDatasetV3(
@@ -204,13 +215,13 @@ def _shuffled_again(dataset: Any, source: Any) -> Any:
     return new
 
 
-def of_a_scan(dataset: Any) -> dict[str, Any]:
-    """What `dataset`, a scan, holds besides its input; can be kept for scanned_again."""
-    return {field: value for field, value in vars(dataset).items() if field in _OF_A_SCAN}
+def scan_fields(dataset: Any) -> dict[str, Any]:
+    """The attributes of `dataset`, a scan, without its input; rebuild_scan takes them."""
+    return {field: value for field, value in vars(dataset).items() if field in _SCAN_FIELDS}
 
 
-def scanned_again(held: dict[str, Any], source: Any) -> Any:
-    """The scan of of_a_scan over another input of the same spec, without tracing again."""
+def rebuild_scan(held: dict[str, Any], source: Any) -> Any:
+    """The scan with the attributes `held` over another input of the same spec; traces nothing."""
     from tensorflow.python.data.ops import dataset_ops, scan_op
     from tensorflow.python.data.util import structure
 
@@ -229,15 +240,15 @@ def scanned_again(held: dict[str, Any], source: Any) -> Any:
     return new
 
 
-def mapped_again(dataset: Any, source: Any, function: Callable[..., Any]) -> Any:
+def rebuild_map(dataset: Any, source: Any, function: Callable[..., Any]) -> Any:
     """`source` mapped by `function`, in order, with the options of `dataset`, a map."""
-    told = {"name": dataset._name}
+    options = {"name": dataset._name}
     if hasattr(dataset, "_num_parallel_calls"):
-        told |= {"num_parallel_calls": dataset._num_parallel_calls, "deterministic": True}
+        options |= {"num_parallel_calls": dataset._num_parallel_calls, "deterministic": True}
     for field in ("_use_unbounded_threadpool", "_force_synchronous"):
         if getattr(dataset, field, False):
-            told[field.removeprefix("_force").removeprefix("_")] = True
-    return source.map(function, **told)
+            options[field.removeprefix("_force").removeprefix("_")] = True
+    return source.map(function, **options)
 
 
 def batch_size(dataset: Any) -> tuple[int, bool] | None:
@@ -246,19 +257,19 @@ def batch_size(dataset: Any) -> tuple[int, bool] | None:
     return None if size is None or drops is None else (size, bool(drops))
 
 
-def batched_again(dataset: Any, source: Any, size: int) -> Any:
+def rebuild_batch(dataset: Any, source: Any, size: int) -> Any:
     """As `dataset`, a batch(), but of `size` elements (tag, element of its input), in order.
 
     Tags are int64 scalars.
     """
-    drops, told = dataset._drop_remainder, {"name": dataset._name}
+    drops, options = dataset._drop_remainder, {"name": dataset._name}
     if _is(dataset, _PADDED_BATCH):
         shapes, values = dataset._padded_shapes, dataset._padding_values
         zero = tf.constant(0, tf.int64)
-        return source.padded_batch(size, ([], shapes), (zero, values), drops, **told)
+        return source.padded_batch(size, ([], shapes), (zero, values), drops, **options)
     if hasattr(dataset, "_num_parallel_calls"):
-        told |= {"num_parallel_calls": dataset._num_parallel_calls, "deterministic": True}
-    return source.batch(size, drops, **told)
+        options |= {"num_parallel_calls": dataset._num_parallel_calls, "deterministic": True}
+    return source.batch(size, drops, **options)
 
 
 def _pads_to_one_shape(dataset: Any) -> bool:

@@ -50,7 +50,7 @@ def parse_mode(text: str) -> Mode:
     """Raises ModeError."""
     match = _MODE.fullmatch(text)
     if match is None:
-        raise ModeError(f"mode '{text}' is not accepted; accepted: LETTER:AxBx..., as b:4x2")
+        raise ModeError(f"mode '{text}' is not accepted; accepted: LETTER:AxBx..., such as b:4x2")
     shape = tuple(int(number) for number in match[2].split("x"))
     if match[1].isdigit() and int(match[1]) != len(shape):
         raise ModeError(f"mode '{text}' declares {match[1]} levels but has {len(shape)}")

@@ -43,7 +43,7 @@ def AllReduceN(
       input: tensors of one floating dtype.
       op: "sum" or "avg".
       mpi: reduces each tensor by a plain MPI_Iallreduce of the MPI library, waiting at most
-        TF_MPI_STALL_TIMEOUT; `check` compares with the same.
+        TF_MPI_STALL_TIMEOUT.
       check: from 0 (no check) to 1: the result may differ from the plain allreduce by this
         fraction of the largest element. A larger difference raises
         tf.errors.InvalidArgumentError, which reports it.
@@ -82,10 +82,10 @@ def _mpi_allreduce(tensor: Any, op: str) -> Any:
 
 def _checked(result: Any, expected: Any, tolerance: float, number: int) -> Any:
     difference = tf.reduce_max(tf.abs(result - expected))
-    most = tf.cast(tolerance, difference.dtype) * tf.reduce_max(tf.abs(expected))
+    limit = tf.cast(tolerance, difference.dtype) * tf.reduce_max(tf.abs(expected))
     check = tf.debugging.assert_less_equal(
         difference,
-        most,
+        limit,
         message=f"ddl.AllReduceN: tensor {number} differs from MPI_Allreduce's result by (x), but "
         f"check={tolerance} allows (y)",
     )
@@ -98,9 +98,9 @@ def grads_reduce(
 ) -> list[tuple[Any, Any]]:
     """The pairs with averaged or summed gradients; an optimizer does not average them again."""
     pairs = list(grads_and_vars)
-    there = [i for i, (gradient, _) in enumerate(pairs) if gradient is not None]
-    reduced = _reduced([pairs[i][0] for i in there], "avg" if average else "sum")
-    for i, gradient in zip(there, reduced, strict=True):
+    present = [i for i, (gradient, _) in enumerate(pairs) if gradient is not None]
+    reduced = _reduced([pairs[i][0] for i in present], "avg" if average else "sum")
+    for i, gradient in zip(present, reduced, strict=True):
         if tf.executing_eagerly():
             script_gradients.note_average(gradient)
         pairs[i] = (gradient, pairs[i][1])

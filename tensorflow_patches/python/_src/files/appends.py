@@ -3,10 +3,10 @@
 Each rank runs open("log.csv", "a") and appends the same lines. The first rank to append a text
 writes it. The others find it in the file, after what they have appended before, and skip it. So the
 file is as from one process, and tell() is 0 for each rank in a new file, which makes all of them
-write its header. Text that differs by rank is kept from every rank, and rank 0 says so at exit.
+write its header. Text that differs by rank is in the file once per rank; rank 0 warns at exit.
 
 A rank learns through journal.py how large the file was when the first of the ranks opened it.
-Ranks of other nodes do not know it, and append theirs.
+Ranks of other nodes do not know that size, and append their own text.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class _File:
     """A file as this rank has appended to it."""
 
     def __init__(self, size: int) -> None:
-        self.begin = size  # when the ranks began to append
-        self.end = size  # of this rank's last text
-        self.own_bytes = 0  # that this rank has appended, including those that it found there
+        self.begin = size  # the size when the ranks began to append
+        self.end = size  # where this rank's last text ends
+        self.own_bytes = 0  # appended by this rank, or found there instead
 
 
 class Raw(io.FileIO):
@@ -56,7 +56,7 @@ class Raw(io.FileIO):
             file = _files.get(known)
             if file is None or file.end > status.st_size:
                 key = f"append {_truncations[name]} {status.st_ino} {name}"
-                size = min(int(journal.say(key, str(status.st_size))[0]), status.st_size)
+                size = min(int(journal.publish(key, str(status.st_size))[0]), status.st_size)
                 file = _files[known] = _File(size)
         self._file = file
         self.seek(file.end)
@@ -100,7 +100,7 @@ def at_end() -> None:
     """At exit, before the ranks join: says how much this rank has appended."""
     with _lock:
         for (path, inode, _), file in _files.items():
-            journal.say(f"appended {inode} {path}", str(file.own_bytes))
+            journal.publish(f"appended {inode} {path}", str(file.own_bytes))
 
 
 def warn_of_different_text() -> None:
@@ -109,13 +109,13 @@ def warn_of_different_text() -> None:
     with _lock:
         files = {path: (inode, file) for (path, inode, _), file in _files.items()}  # the last ones
     for path, (inode, file) in files.items():
-        most = max(map(int, journal.say(f"appended {inode} {path}", "0")))
+        most = max(map(int, journal.publish(f"appended {inode} {path}", "0")))
         with contextlib.suppress(OSError):
             status = os.stat(path)
             more = status.st_size - file.begin - most
             if status.st_ino == inode and more > 0:
                 log.once(
-                    f"'{path}' is {more} bytes longer than what any one rank has appended: text "
+                    f"'{path}' has grown by {more} bytes more than any one rank has appended: text "
                     "that differs by rank, such as a time, is there once per rank, and all text "
                     "once per node. To append on one rank only: if tf.mpi.rank() == 0",
                     key="all append",
@@ -123,15 +123,15 @@ def warn_of_different_text() -> None:
 
 
 def truncates(path: Any) -> None:
-    """Called when the script opens `path` to write it anew, renames or removes it."""
+    """Called when the script opens `path` to overwrite it, renames or removes it."""
     with _lock:
         _truncations[os.path.abspath(os.fsdecode(path))] += 1
 
 
 @contextlib.contextmanager
 def _alone_on_node() -> Iterator[None]:
-    """Keeps other ranks of the node from appending; not for long, lest a stopped rank stop all, and
-    not where there can be no lock. Under _lock."""
+    """Keeps other ranks of the node from appending, but not if the lock cannot be had: a stopped
+    rank may hold it. Under _lock."""
     global _lock_file
     with contextlib.suppress(OSError):
         if _lock_file is None:

@@ -76,7 +76,7 @@ class AtomicFile:
 
         Args:
           last: if the file there wins, gives up what was written here.
-          due: the script has not flushed it; it was only kept open for long.
+          due: the script has not flushed it, but has kept it open for a second.
 
         Raises OSError if `path` can neither be replaced nor written.
         """
@@ -104,7 +104,7 @@ class AtomicFile:
 
     def close(self) -> None:
         """Call when nothing more will be written. Further calls do nothing."""
-        if self._process != os.getpid():  # a child; the parent's thread may hold the lock for ever
+        if self._process != os.getpid():  # a child; its copy of the lock may be held for ever
             if self._open:
                 self._open = False
                 os.close(self.descriptor)
@@ -142,21 +142,21 @@ class AtomicFile:
         """Whether the file at `path` wins: it appeared after this one was begun, and is at least as
         long, or this one is only due.
 
-        Equal files are interchangeable. A shorter one must not replace one that another rank has
-        finished or flushed, which that rank reads: so ranks whose file is only due leave the first
-        in its place until they close theirs. Of logs that differ in their times, rank 0's remains.
-        A version that another rank of the node has written already (versions.py) wins, too.
+        Equal files are interchangeable. A shorter file must not replace one that another rank has
+        finished or flushed, because that rank may read it. So a rank whose file is only due keeps
+        the file at `path` until it closes its own. Of logs that differ in their times, rank 0's
+        remains. A version that another rank of the node has already written (versions.py) wins.
         """
         try:
             there = os.stat(self.path)
         except OSError:
             return False
-        came = (there.st_dev, there.st_ino) != (self._before.st_dev, self._before.st_ino)
-        if (came or not self._is_first) and versions.is_written(self.path):
+        is_new = (there.st_dev, there.st_ino) != (self._before.st_dev, self._before.st_ino)
+        if (is_new or not self._is_first) and versions.is_written(self.path):
             return True
         if last and group.rank == 0:
             return False
-        return came and (due or there.st_size >= os.fstat(self.descriptor).st_size)
+        return is_new and (due or there.st_size >= os.fstat(self.descriptor).st_size)
 
     def _move_into_place(self) -> bool:
         try:
@@ -172,10 +172,10 @@ class AtomicFile:
     def _copy(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         with os.fdopen(os.open(self.path, flags, 0o666), "wb") as file:
-            place = 0
-            while block := os.pread(self.descriptor, 1 << 20, place):
+            position = 0
+            while block := os.pread(self.descriptor, 1 << 20, position):
                 file.write(block)
-                place += len(block)
+                position += len(block)
 
     def _forget(self, named: bool = False) -> None:
         if named or not self._nameless:

@@ -58,7 +58,7 @@ def _fetched(file: int, turn: list[int]) -> str | None:
             return None
         if private.digest(path) == digest:
             return str(path)
-        log.say(f"'{path}' has changed since another rank of this node fetched it: fetched again")
+        log.say(f"'{path}' has changed since another rank of this node fetched it: fetching again")
     except (ValueError, OSError):  # incomplete, or removed
         pass
     return None

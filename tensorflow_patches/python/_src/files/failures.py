@@ -14,7 +14,7 @@ _MAX_TEXT = 1000  # characters of a message that is sent
 
 
 def describe(error: BaseException) -> str:
-    """Encodes `error` in one line, for `again`."""
+    """Encodes `error` in one line, for `decode`."""
     kind = type(error)
     args = list(error.args)
     if isinstance(error, OSError) and len(args) == 2 and error.filename is not None:
@@ -25,18 +25,18 @@ def describe(error: BaseException) -> str:
     return json.dumps([kind.__module__, kind.__qualname__, _text(error), args])
 
 
-def again(described: str, cause: Exception) -> Exception:
-    """The exception to raise for one that `describe` has encoded: the same, caused by `cause`.
+def decode(described: str, cause: Exception) -> Exception:
+    """The exception that `describe` has encoded, with `cause` as its __cause__.
 
     If it cannot be created here (this rank has not imported the class, or the class takes other
     arguments), returns `cause` itself.
     """
-    module, name, _, _ = said = json.loads(described)
+    module, name, _, _ = fields = json.loads(described)
     kind = _find(module, name)
     if not isinstance(kind, type) or not issubclass(kind, Exception):
         return cause
     try:
-        error = _made(kind, *said[2:])
+        error = _create(kind, *fields[2:])
     except Exception:
         return cause
     if not isinstance(error, kind):
@@ -62,7 +62,7 @@ def _find(module: str, name: str) -> Any:
     return found
 
 
-def _made(kind: Any, message: str, args: list[Any]) -> Any:
+def _create(kind: Any, message: str, args: list[Any]) -> Any:
     from tensorflow.python.framework import errors
 
     return kind(None, None, message) if issubclass(kind, errors.OpError) else kind(*args)

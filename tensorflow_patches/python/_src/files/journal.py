@@ -1,7 +1,7 @@
 """What the ranks of a node have done to the script's files: which calls, how often, in which order.
 
 Each rank notes its calls in a file that all jobs of a user on a node share: before the call and,
-with the result, after it. So a rank knows what another has done, and whether it is still at it.
+with the result, after it. So a rank knows what another has done, and which calls are still running.
 The calls of other nodes are not known.
 """
 
@@ -21,10 +21,10 @@ from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import group
 
 _BEGINS, _SUCCEEDS, _FAILS, _REPEATS = "begins", "succeeds", "fails", "repeats"
-_SAYS = "says"
+_PUBLISHES = "says"
 _WAIT_SECONDS = 10.0  # for another rank's call to end, such as a removal of many files
 _POLL_SECONDS = 0.001
-_MOST = 20_000  # calls of a kind that a rank notes: the first that it makes
+_MAX_CALLS = 20_000  # calls of a kind that a rank notes: the first that it makes
 
 _job = ""  # identifies this job's notes; empty: there is no journal
 _own = 0  # this rank's number at the start, which stays when survivors get new ones
@@ -41,25 +41,25 @@ class _Calls:
     """What the ranks of this job have noted about one call."""
 
     def __init__(self) -> None:
-        self.inside: collections.Counter[int] = collections.Counter()  # by rank
+        self.running: collections.Counter[int] = collections.Counter()  # by rank
         self.done: collections.Counter[int] = collections.Counter()  # by rank, with repetitions
-        # Line numbers: this rank's last end; that end when its latest call began; the last success
-        # of another rank.
+        # Line numbers: of this rank's last end; of the end before its latest call; of the last
+        # success of another rank.
         self.own_end = self.own_end_before = self.last_of_another = 0
         self.returned: str | None = None  # by that success
-        self.said: list[str] = []  # by say()
+        self.published: list[str] = []  # by publish()
 
     def add(self, rank: int, what: str, returned: str | None, number: int) -> None:
         own = rank == _own
-        if what == _SAYS:
-            self.said.append(returned or "")
+        if what == _PUBLISHES:
+            self.published.append(returned or "")
             return
         if what == _BEGINS:
-            self.inside[rank] += 1
+            self.running[rank] += 1
             if own:
                 self.own_end_before = self.own_end
             return
-        self.inside[rank] -= what != _REPEATS
+        self.running[rank] -= what != _REPEATS
         self.done[rank] += what != _FAILS
         if own:
             self.own_end = number
@@ -72,8 +72,8 @@ class _Calls:
     def made_by_another(self) -> bool:
         return self.last_of_another > self.own_end_before or self.is_behind()
 
-    def another_is_inside(self) -> bool:
-        return any(inside and rank != _own for rank, inside in self.inside.items())
+    def another_is_running(self) -> bool:
+        return any(running and rank != _own for rank, running in self.running.items())
 
 
 def install() -> None:
@@ -87,7 +87,7 @@ def begin(key: str) -> bool:
     """Notes that this rank begins the call `key`, whose first word is its kind. Returns whether to
     note its end, too."""
     kind = key.partition(" ")[0]
-    if _noted[kind] >= _MOST:
+    if _noted[kind] >= _MAX_CALLS:
         return False
     _noted[kind] += 1
     return _note(key, _BEGINS)
@@ -108,13 +108,13 @@ def repeat(key: str) -> str | None:
         return _calls[key].returned
 
 
-def say(key: str, value: str) -> list[str]:
-    """What the ranks of this job on this node have said so far under `key`, in order."""
-    if not _note(key, _SAYS, value):
+def publish(key: str, value: str) -> list[str]:
+    """Publishes a value; returns all that the job's ranks on this node have, in order, by `key`."""
+    if not _note(key, _PUBLISHES, value):
         return [value]
     with _lock:
         _read_notes()
-        return list(_calls[key].said)
+        return list(_calls[key].published)
 
 
 def is_behind(key: str) -> bool:
@@ -129,13 +129,13 @@ def is_behind(key: str) -> bool:
 
 
 def last_success(key: str) -> int:
-    """The place in the journal at which another rank has last made this call; 0: nowhere."""
+    """The position at which another rank has last made this call; 0: never."""
     with _lock:
         return _calls[key].last_of_another if key in _calls else 0
 
 
-def place() -> int:
-    """The current place in the journal."""
+def position() -> int:
+    """The current position in the journal: its number of lines."""
     with _lock:
         if _file is not None:
             _read_notes()
@@ -153,7 +153,7 @@ def made_by_another(key: str) -> bool:
         with _lock:
             _read_notes()
             calls = _calls[key]
-            if not calls.another_is_inside() or time.monotonic() >= until:
+            if not calls.another_is_running() or time.monotonic() >= until:
                 return calls.made_by_another()
         time.sleep(_POLL_SECONDS)
 

@@ -1,11 +1,11 @@
 """Paths that differ by rank: makes rank 0's file available under another rank's path.
 
 A path that contains a temporary folder, a process number or the time is different on each rank.
-Once waits.py has matched the ranks' saves, reads of this rank's path return
-rank 0's file until the process exits. That works by a hard link, which TensorFlow, Keras and the
-script's own open() can read. A symbolic link would not do: if a script renames a saved file, the
-link would dangle in the place of rank 0's file. The links are removed when the rank ends, so the
-same files remain as from one process.
+Once waits.py has matched the ranks' saves, reads of this rank's path return rank 0's file until the
+process exits. That works by a hard link, which TensorFlow, Keras and the script's own open() can
+read. A symbolic link would not do: if a script renames a saved file, the link would dangle in the
+place of rank 0's file. The links are removed when the rank ends, so the same files remain as from
+one process.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ _lock = threading.Lock()
 _folders: dict[str, str] = {}  # this rank's prefix of a path -> rank 0's; under _lock
 _made: dict[str, tuple[int, int]] = {}  # links created here -> device and inode
 _made_folders: list[str] = []
-
-
 _kept: dict[str, int] = {}  # folders of files that rank 0 keeps -> exchanges started before
 _DRAWN = collections.deque[str](maxlen=1000)  # random names from tempfile, in this process
 
@@ -99,7 +97,7 @@ def _is_below(path: str, prefix: str) -> bool:
 
 
 def map_folders(own: str, theirs: str) -> None:
-    """Notes that one save was to `own` here and to `theirs` on rank 0, and so for their folders."""
+    """Notes that a save went to `own` here and to `theirs` on rank 0, and maps their folders."""
     ours, others = own.split(os.sep), theirs.split(os.sep)
     found = {own: theirs}
     if len(ours) == len(others):

@@ -39,8 +39,8 @@ def open_file(name: str, flags: int = 0) -> int:
 
 def _advice(path: str, what: str) -> str:
     return (
-        f"'{path}', by which the ranks of a node take turns, {what}: remove it, or set TMPDIR to "
-        "your own folder"
+        f"'{path}', which the ranks of a node use to coordinate, {what}: remove it, or set TMPDIR "
+        "to your own folder"
     )
 
 

@@ -32,8 +32,8 @@ class _Thread(threading.local):
     # On rank 0, inside posts_at_end: kinds and paths to post when the outer call ends.
     to_post: list[tuple[str, str]] | None = None
     others_wait = True  # whether other ranks wait for rank 0's saves
-    place: str | None = None  # the point in the program that all ranks pass; see passing()
-    posted = False  # whether rank 0 has posted a save at that point
+    section: str | None = None  # that this thread is in; see passing()
+    posted = False  # whether rank 0 has posted a save in that section
     own = False  # whether every rank writes its own files
 
 
@@ -137,20 +137,22 @@ def without_waiting() -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def passing(place: str) -> Iterator[None]:
-    """Marks a section that all ranks pass, named `place`, a name used once. Saves inside stop
-    waiting when rank 0 leaves the section.
+def passing(section: str) -> Iterator[None]:
+    """Marks a section that all ranks pass. Saves inside stop waiting when rank 0 leaves it.
 
     So callbacks of fit may save under a name that differs by rank, such as one with the time.
+
+    Args:
+      section: its name, used once.
     """
-    before = _thread.place, _thread.posted
-    _thread.place, _thread.posted = place, False
+    before = _thread.section, _thread.posted
+    _thread.section, _thread.posted = section, False
     try:
         yield
     finally:
         if _thread.posted:
-            waits.post_unavailable(place)
-        _thread.place, _thread.posted = before
+            waits.post_section_left(section)
+        _thread.section, _thread.posted = before
 
 
 def _own_files() -> contextlib.AbstractContextManager[None]:
@@ -189,7 +191,7 @@ def _posting(kind: str, key: str | None) -> Iterator[None]:
 
 def _wait(kind: str, key: str) -> bool:
     """Waits for rank 0's save; False if this rank has to save instead."""
-    return not _thread.others_wait or waits.wait(kind, key, _thread.place)
+    return not _thread.others_wait or waits.wait(kind, key, _thread.section)
 
 
 def _post(failure: str, kind: str, key: str) -> None:

@@ -21,15 +21,15 @@ from typing import Any
 
 from tensorflow.mpi._src.files import appends, journal, names, saves
 
-_MADE = (errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY)
-_MADE_CODES = (5, 6)  # of tf.errors: NOT_FOUND, ALREADY_EXISTS
+_DONE_ERRNOS = (errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY)
+_DONE_CODES = (5, 6)  # of tf.errors: NOT_FOUND, ALREADY_EXISTS
 _MAKES = ("mkdir", "create_dir_v2", "link", "symlink")  # these destroy nothing
 _MOVES = ("rename", "replace", "rename_v2", "move")
 _REMOVAL_SECONDS = 10.0  # of a tree that several ranks remove at once
 _POLL_SECONDS = 0.001
 _HIDDEN = ("/.tensorflow-mpi-", "/tensorflow-mpi-")  # our own files
 
-# What this rank has made: path -> inode, and the place in the journal after that.
+# What this rank has made: path -> inode, and the journal's position after that.
 _made: dict[str, tuple[int, int]] = {}
 
 
@@ -51,7 +51,7 @@ def taken_as_done(function: Any) -> Any:
                 returned = function(*args, **kwargs)
             except BaseException as error:
                 journal.fail(key)
-                if not _is_made(error) or not journal.made_by_another(key):
+                if not _means_done(error) or not journal.made_by_another(key):
                     raise
                 returned = journal.repeat(key)
             else:
@@ -81,7 +81,7 @@ def removing(rmtree: Any) -> Any:
             try:
                 return rmtree(path, *args, **kwargs)
             except OSError as error:
-                disturbed = error.errno in _MADE and saves.shared()
+                disturbed = error.errno in _DONE_ERRNOS and saves.shared()
                 if not disturbed or not os.path.lexists(path) or time.monotonic() >= until:
                     raise
             time.sleep(_POLL_SECONDS)
@@ -92,20 +92,22 @@ def removing(rmtree: Any) -> Any:
 def note_made(path: str) -> None:
     """Notes that this rank has made, or written, the absolute path `path`."""
     with contextlib.suppress(OSError):
-        _made[path] = os.lstat(path).st_ino, journal.place()
+        _made[path] = os.lstat(path).st_ino, journal.position()
 
 
 def _is_done(name: str, paths: list[str], key: str) -> bool:
-    """Whether there is nothing to do for a call that another rank has made more often.
+    """Whether this rank need not make a call that another rank has made more often.
 
-    Only what this rank has made itself since is still to be moved, or removed, for example a
-    temporary file. A move is also to be made if nothing is at its target.
+    What this rank itself has made since that call, such as a temporary file, must still be moved or
+    removed. A removal is done here, silently. A move is also needed if nothing is at its target.
     """
     since, inside = journal.last_success(key), paths[0] + os.sep
     own = [
         path
-        for path, (inode, place) in list(_made.items())
-        if place > since and (path == paths[0] or path.startswith(inside)) and _is(path, inode)
+        for path, (inode, position) in list(_made.items())
+        if position > since
+        and (path == paths[0] or path.startswith(inside))
+        and _has_inode(path, inode)
     ]
     if name in _MOVES:
         return not own and os.path.lexists(paths[-1])
@@ -116,7 +118,7 @@ def _is_done(name: str, paths: list[str], key: str) -> bool:
     return True
 
 
-def _is(path: str, inode: int) -> bool:
+def _has_inode(path: str, inode: int) -> bool:
     with contextlib.suppress(OSError):
         return os.lstat(path).st_ino == inode
     return False
@@ -140,10 +142,10 @@ def _paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     return [] if differ or any(one in path for path in paths for one in _HIDDEN) else paths
 
 
-def _is_made(error: BaseException) -> bool:
+def _means_done(error: BaseException) -> bool:
     """Whether the call failed because its result is there already."""
     return (
         isinstance(error, shutil.Error)
-        or getattr(error, "errno", None) in _MADE
-        or getattr(error, "error_code", None) in _MADE_CODES
+        or getattr(error, "errno", None) in _DONE_ERRNOS
+        or getattr(error, "error_code", None) in _DONE_CODES
     )

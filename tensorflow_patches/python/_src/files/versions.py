@@ -1,9 +1,9 @@
-"""Files that the script writes anew: each version is written once, by the first rank.
+"""Files that the script overwrites: each version is written once, by the first rank.
 
-A script adds its result to the list in results.json. The first rank writes the longer list; another
-would read that, and add the result once more. And a rank that is late would replace a version by an
-older one. So a rank whose version another rank of the node has written already drops its own, if
-the file is there.
+A script may add its result to the list in results.json. The first rank writes the longer list;
+another would read that, and add the result once more. And a late rank would replace a version with
+an older one. So a rank drops its version if another rank of the node has already written that
+version, and the file exists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from tensorflow.mpi._src.files import journal, names, saves, shared_calls
 from tensorflow.mpi._src.runtime import group, log
 
-_read: set[str] = set()  # files, in a version that this rank was still to write
+_read: set[str] = set()  # files that this rank has read in a version that it had yet to write
 
 
 def _key(path: str) -> str:
@@ -54,8 +54,11 @@ def ends(path: str, noted: bool, written: bool, placed: bool) -> None:
 
 
 def dropped(path: str, descriptor: int) -> None:
-    """Called before this rank's version of `path`, in the open file, is dropped. Says so if it
-    differs from what is there, and may be based on that. Others differ in a time, for example."""
+    """Called before this rank's version of `path`, in the open file, is dropped.
+
+    Warns if it differs from the file at `path` and this rank has read that. Other versions may
+    differ harmlessly, for example in a time.
+    """
     if path not in _read or group.rank > 1:
         return
     with contextlib.suppress(OSError):

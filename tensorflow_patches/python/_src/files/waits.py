@@ -65,9 +65,9 @@ def post_save(failure: str, kind: str, path: str) -> None:
     post("\n".join((_SAVES, failure, kind, path, pattern, kept, seen)))
 
 
-def post_unavailable(place: str) -> None:
-    """On rank 0: posts that it has left the section `place`."""
-    post(_LEFT + place)
+def post_section_left(section: str) -> None:
+    """On rank 0: posts that it has left this section."""
+    post(_LEFT + section)
 
 
 def post_end(why: str | None) -> None:
@@ -99,8 +99,8 @@ def _value(key: str, number: int) -> str:
 class _Wait:
     """The wait of one save of this rank."""
 
-    def __init__(self, kind: str, path: str, place: str | None) -> None:
-        self.kind, self.path, self.place = kind, path, place
+    def __init__(self, kind: str, path: str, section: str | None) -> None:
+        self.kind, self.path, self.section = kind, path, section
         self.rank_0_path, self.pattern = names.of_rank_0(path), names.pattern(path, short=True)
         self.rank_0_waits_before = self.rank_0_waits_at_miss = _posted(_RANK_0_WAITS)
         self.missed = int(c_api.load().tfmpi_missed())  # averages that the others made without it
@@ -114,7 +114,7 @@ class _Wait:
         """Whether rank 0 has done this save; raises if it never will."""
         # Read these before the saves, because rank 0 posts them after its saves.
         ended = _posted(_ENDED) > 0
-        left = self.place is not None and _posted(_LEFT + self.place) > 0
+        left = self.section is not None and _posted(_LEFT + self.section) > 0
         rank_0_waits = _posted(_RANK_0_WAITS)
         missed = int(c_api.load().tfmpi_missed())
         if missed != self.missed:  # rank 0 was not waiting for this rank
@@ -185,7 +185,7 @@ class _Wait:
                 f"rank 0 could not save '{save.path}', which rank {group.rank} also saves: "
                 f"{failures.text(save.failure)}",
             )
-            raise failures.again(save.failure, cause)
+            raise failures.decode(save.failure, cause)
         if save.path == self.path or _by_path.get(self.path):
             return
         seen = names.link_to_rank_0(self.path, save.path, save.kept)
@@ -200,7 +200,7 @@ class _Wait:
         Raises if the ranks cannot continue. posts_read: how many posts this rank had read before.
         """
         error = c_api.error_buffer()
-        in_loop = self.place is None and presence.in_own_loop()
+        in_loop = self.section is None and presence.in_own_loop()
         path = self.rank_0_path.encode()
         code = c_api.load().tfmpi_wait_for_file(path, posts_read, in_loop, error)
         if code != errors.OK:
@@ -215,21 +215,21 @@ class _Wait:
         )
 
 
-def wait(kind: str, path: str, place: str | None) -> bool:
+def wait(kind: str, path: str, section: str | None) -> bool:
     """Waits until rank 0 has done this rank's save of `path`.
 
     Returns False if rank 0 died before that, and this rank is now rank 0.
 
     Args:
       kind: the kind of save, the same on all ranks.
-      place: the section in which all ranks are (saves.passing), or None.
+      section: the section in which all ranks are (saves.passing), or None.
 
     Raises:
       tf.errors.DeadlineExceededError: rank 0 has not saved within TF_MPI_STALL_TIMEOUT.
       tf.errors.UnavailableError: rank 0 has continued or ended without saving.
       Exception: rank 0's save has failed; the exception that rank 0 raised (failures.py).
     """
-    one = _Wait(kind, path, place)
+    one = _Wait(kind, path, section)
     try:
         saved = _wait(one)
     finally:
@@ -325,7 +325,7 @@ _SAME_FILE_NOTE = (
     "in a name differs by rank)"
 )
 _SCRIPT_ENDED = "rank 0's script has ended"
-_RANK_0_CONTINUED = "rank 0 has gone on"
+_RANK_0_CONTINUED = "rank 0 has continued"
 _WAY_OUT = (
     "Save under the same path on all ranks (names with the time, random names and temporary "
     "folders differ by rank), or on rank 0 only; or set TF_MPI_IO=all, so that each rank writes "

@@ -16,7 +16,14 @@ import weakref
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.mpi._src.files import appends, atomic, journal, made, saves, versions
+from tensorflow.mpi._src.files import (
+    appends,
+    atomic,
+    differing_names,
+    journal,
+    saves,
+    versions,
+)
 from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.runtime import c_api, group, log
 
@@ -118,19 +125,19 @@ def _opens(stock: Any) -> Any:
             if mode in _MODES and buffering != 0 and not wrong:
                 whole = _begin(file)
                 if whole is not None:
-                    made.note(file)
+                    differing_names.note(file)
                     raw: Any = _Raw(file, "w+" if "+" in mode else "w", whole)
                     return _open(raw, mode, buffering, encoding, errors, newline)
         if mode in _APPEND_MODES and buffering != 0 and not wrong and atomic.applies(file):
             with contextlib.suppress(OSError):  # stock raises it again, unless it concerns reading
                 raw = appends.Raw(file)
-                made.note(file)
+                differing_names.note(file)
                 return _open(raw, mode, buffering, encoding, errors, newline)
         opened = stock(file, mode, buffering, encoding, errors, newline, closefd, opener)
         if mode.startswith("r"):
             versions.opened(file)
         if mode.startswith("x") and atomic.applies(file):
-            made.note(file)
+            differing_names.note(file)
         return opened
 
     return open
@@ -170,7 +177,7 @@ def _end() -> None:
     if group.rank == 0:
         appends.warn_of_different_text()
     if group.rank == 1:
-        made.warn_of_other_names()
+        differing_names.warn_of_other_names()
         _warn_of_shared_changes()
 
 

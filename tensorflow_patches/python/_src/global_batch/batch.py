@@ -16,18 +16,18 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.mpi._src.average import averaging, carrier, compiled, scope
 from tensorflow.mpi._src.global_batch import kinds, samples
-from tensorflow.mpi._src.global_batch.sites import Findings, Leaf, Plan, Planned, place
+from tensorflow.mpi._src.global_batch.sites import Findings, Leaf, Plan, Planned, location
 from tensorflow.mpi._src.messaging import graph_collectives
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import group, threads
 
 _calls = itertools.count()  # of eager gatherings, in program order
 _local = threading.local()  # .part
-distinct_gradients_sent = 0  # gradients that were none, see send_distinct_gradient
+distinct_gradients_sent = 0  # averages by send_distinct_gradient
 
 
 class Data(NamedTuple):
-    """What step_on needs of a shard: a whole batch, without a weight."""
+    """A shard for `step_on` that is a whole batch, without a weight."""
 
     data: Any
 
@@ -48,7 +48,8 @@ class Part:
         self.data = shard.data
         self.weight = getattr(shard, "weight", None)  # None: 1
         self._first, self._whole = getattr(shard, "first", None), getattr(shard, "whole", None)
-        self.counts = getattr(shard, "counts", None)  # None: True
+        # Whether its samples count, unlike those of a stand-in; None: True.
+        self.counts = getattr(shard, "counts", None)
         leaves = [leaf for leaf in tf.nest.flatten(shard.data) if isinstance(leaf, tf.Tensor)]
         batched = [leaf for leaf in leaves if leaf.shape.rank]
         self.samples = batched[0] if batched else None  # its first dimension is the batch size
@@ -83,7 +84,7 @@ class Part:
         """How `tensor` depends on the samples; UNKNOWN in eager code."""
         return self.analysis.kind(tensor) if is_symbolic(tensor) else kinds.Kind.UNKNOWN
 
-    def is_left(self) -> bool:
+    def is_outside_graph(self) -> bool:
         """Whether eager code runs while the step is traced, as in an init_scope."""
         return self._graph is not None and tf.executing_eagerly()
 
@@ -95,7 +96,7 @@ class Part:
 
     def why(self, tensor: Any) -> str:
         """The operation that decides the kind of `tensor`, described for users."""
-        return place(self.analysis.why(tensor)) if is_symbolic(tensor) else ""
+        return location(self.analysis.why(tensor)) if is_symbolic(tensor) else ""
 
     def is_count(self, tensor: Any) -> bool:
         """Whether `tensor` is the number of samples, times a constant."""
@@ -154,7 +155,7 @@ class Part:
         """`value` for the samples of all ranks; gathered once in a graph.
 
         Args:
-          leaf: the decision; None if there is none: then a first dimension is that of samples.
+          leaf: the decision; None: there is none, so a first dimension is that of samples.
           what: a name for the average.
         """
         if leaf is None and tf.is_tensor(value):
@@ -166,7 +167,7 @@ class Part:
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         known = self._wholes.get(id(value))
         if known is None or known[1] is not graph:
-            known = self._wholes[id(value)] = (value, graph, gather(value, self, alike=True))
+            known = self._wholes[id(value)] = (value, graph, gather(value, self, replicated=True))
             self.note(known[2], kinds.Kind.CONST)  # the same on every rank
         return known[2]
 
@@ -309,13 +310,13 @@ def gather_batch(x: Any) -> Any:
         raise ValueError("tf.mpi.gather_batch takes samples along a first dimension, not a scalar")
     presence.needs_all("a function with tf.mpi.gather_batch")
     part = current()
-    whole = gather(x, part, alike=False)
+    whole = gather(x, part, replicated=False)
     if part is not None:
         part.note(whole, kinds.Kind.CONST)  # the same on every rank
     return whole
 
 
-def gather(x: Any, part: Part | None, alike: bool) -> Any:
+def gather(x: Any, part: Part | None, replicated: bool) -> Any:
     """The rows of `x` of all ranks, in the batch's order; differentiable if floating.
 
     A step averages its gradients over ranks, weighted by samples. The gradient that flows back
@@ -324,7 +325,7 @@ def gather(x: Any, part: Part | None, alike: bool) -> Any:
     Args:
       x: a tensor; its first dimension may differ by rank, and must be static in compiled code.
       part: the part whose samples its rows are; None outside of Keras's steps.
-      alike: every rank computes the same from the result, so its gradient need not be averaged.
+      replicated: every rank computes the same from the result, so its gradient is not averaged.
     """
     source = _compiled(x, part) if compiled.is_compiled() else _gathered(x, part)
     if not x.dtype.is_floating:
@@ -336,7 +337,7 @@ def gather(x: Any, part: Part | None, alike: bool) -> Any:
         del own  # the result contains it already
 
         def gradient(upstream: Any) -> Any:
-            if not alike:
+            if not replicated:
                 (upstream,) = averaging.average_of_upstream(
                     [upstream], ["whole batch"], "gradient of the whole batch", weight
                 )
@@ -371,7 +372,7 @@ def _gathered(x: Any, part: Part | None) -> tuple[Any, Any]:
     def take(like_whole: Any) -> Any:
         taken = like_whole[first : first + own]
         nothing = tf.concat([[rows - own], tf.shape(taken, tf.int64)[1:]], 0)
-        taken = tf.concat([taken, tf.zeros(nothing, taken.dtype)], 0)  # of a stand-in
+        taken = tf.concat([taken, tf.zeros(nothing, taken.dtype)], 0)  # a stand-in's rows
         taken.set_shape(x.shape)
         return taken
 
@@ -389,11 +390,11 @@ def _compiled(x: Any, part: Part | None) -> tuple[Any, Any]:
         )
     rows = x.shape[0]
     before, after = group.rank, group.size - 1 - group.rank
-    place = tf.pad(tf.cast(x, tf.float64)[None], [[before, after], *[[0, 0]] * x.shape.rank])
-    average = averaging.average([place], ["samples"], "whole batch")[0] * group.size
+    padded = tf.pad(tf.cast(x, tf.float64)[None], [[before, after], *[[0, 0]] * x.shape.rank])
+    total = averaging.average([padded], ["samples"], "whole batch")[0] * group.size
     if not x.dtype.is_floating:
-        average = tf.round(average)
-    everyone = tf.reshape(tf.cast(average, x.dtype), [group.size * rows, *x.shape[1:]])
+        total = tf.round(total)
+    everyone = tf.reshape(tf.cast(total, x.dtype), [group.size * rows, *x.shape[1:]])
     return everyone, lambda whole: whole[before * rows :][:rows]
 
 
@@ -411,8 +412,8 @@ def allgather(x: Any) -> Any:
 def send_distinct_gradient() -> None:
     """Called before every rank computes whole batches; collective, and done once.
 
-    The coordinator warns if all first gradients are the same on all ranks, as they are then. This
-    average, of a gradient that differs, keeps it from warning.
+    The coordinator warns if the first gradients are equal on all ranks. With whole batches they
+    are, and should be; this average, of values that differ, keeps it from warning.
     """
     global distinct_gradients_sent
     if distinct_gradients_sent or group.size == 1:

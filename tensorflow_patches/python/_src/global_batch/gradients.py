@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.mpi._src.global_batch import batch, loop_losses, own_gradients
 from tensorflow.mpi._src.global_batch.kinds import Kind, Term
-from tensorflow.mpi._src.global_batch.sites import LOSS, Findings, Why, place
+from tensorflow.mpi._src.global_batch.sites import LOSS, Findings, Why, location
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import log
 
@@ -40,7 +40,7 @@ def of_whole_batch(original: Any) -> Any:
             loop_losses.check(tf.nest.flatten(target))
         if part is not None and not part.is_whole and any(trained):
             if part.findings is not None:
-                _look_at(part, part.findings, tf.nest.flatten(target), output_gradients)
+                _analyze(part, part.findings, tf.nest.flatten(target), output_gradients)
                 if all(trained):
                     return tf.nest.map_structure(functools.partial(_stand_in, part), sources)
             elif output_gradients is None:
@@ -61,11 +61,11 @@ def _stand_in(part: Any, variable: Any) -> Any:
     return found
 
 
-def _look_at(part: Any, findings: Findings, targets: list[Any], upstream: Any) -> None:
+def _analyze(part: Any, findings: Findings, targets: list[Any], upstream: Any) -> None:
     site, _ = findings.enter("gradient")
     for target in targets:
         terms = _terms(part, target)
-        if terms is None or upstream is not None and not _plain(terms):
+        if terms is None or upstream is not None and not _are_means(terms):
             findings.whys.append(Why(LOSS, part.why(target)))
             return
         if any(part.kind(term.tensor) is Kind.GRADIENT for term in terms):
@@ -75,7 +75,7 @@ def _look_at(part: Any, findings: Findings, targets: list[Any], upstream: Any) -
             return
         own = own_gradients.find_mixing_op(part, target)
         if own is not None:
-            findings.whys.append(Why("the script's own gradient", place(own)))
+            findings.whys.append(Why("the script's own gradient", location(own)))
         site.terms += [term.kind for term in terms]
     kinds = set(site.terms)
     if findings.eagerly and not kinds <= {Kind.MEAN, Kind.CONST} and kinds != {Kind.SUM}:
@@ -101,7 +101,7 @@ def intercept_in_trace(grads: Any) -> bool:
     return True
 
 
-def _plain(terms: list[Term]) -> bool:
+def _are_means(terms: list[Term]) -> bool:
     return all(term.kind in (Kind.MEAN, Kind.CONST) for term in terms)
 
 
@@ -140,7 +140,7 @@ def _scaled(part: Any, target: Any) -> tuple[Any, Any]:
             term if term.ratio is not None else term._replace(kind=kind)
             for term, kind in zip(terms, site.terms)
         ]
-    if _plain(terms):
+    if _are_means(terms):
         return target, None
     upstream = []
     for term in terms:

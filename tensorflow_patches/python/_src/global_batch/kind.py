@@ -17,7 +17,7 @@ class Kind(enum.Enum):
     CONST_ROWS = "the same constant row for every sample"
     ROWS_OVER_SIZE = "rows divided by the number of samples"
     ROWS_PLUS_MEAN = "rows plus a mean over samples"
-    COLUMNS = "has samples along another dimension than the first"
+    COLUMNS = "has samples along a dimension other than the first"
     ROW_INDICES = "the indices of the samples in the batch"
     SELECTED = "rows that were selected by their values"
     SUM = "a sum over samples"
@@ -46,12 +46,12 @@ class Dependence:
       power: the exponent of the number of samples; None: another function of that number.
       over: the key of the scalar, a sum over samples, that it is divided by.
       same: whether all rows are equal.
-      some: the key of the mask that selected its rows; None: all rows are there. Rows that two
-        masks select are different rows.
+      some: the key of the mask that selected its rows; None: it has all rows. Rows that different
+        masks have selected do not correspond.
       is_index: whether the values are indices of samples.
       loose: whether any outer and inner fit, as for random numbers.
-      zero: whether it is 0, which may be used as a sum, too.
-      numbers: what is known of its values.
+      zero: whether it is 0, which is also a sum.
+      numbers: its values, as an array of sizes.Number; None if unknown.
     """
 
     base: Kind
@@ -85,14 +85,10 @@ class Dependence:
     def _rows(self) -> Kind:
         if self.power not in (0, -1):
             return Kind.UNKNOWN
-        if self.axis or self.power:
-            return (
-                Kind.COLUMNS
-                if not self.power
-                else Kind.UNKNOWN
-                if self.axis
-                else Kind.ROWS_OVER_SIZE
-            )
+        if self.power:
+            return Kind.UNKNOWN if self.axis else Kind.ROWS_OVER_SIZE
+        if self.axis:
+            return Kind.COLUMNS
         return (
             Kind.ROW_INDICES if self.is_index
             else Kind.SELECTED if self.some
@@ -134,23 +130,24 @@ SUM, LINEAR = Dependence(Kind.SUM), Dependence(Kind.LINEAR)
 OF_KIND = {
     **{
         kind: Dependence(kind)
-        for kind in (Kind.CONST, Kind.SIZE, Kind.ROWS, Kind.ROWS_PLUS_MEAN, Kind.SUM)
+        for kind in (
+            *(Kind.CONST, Kind.SIZE, Kind.ROWS, Kind.ROWS_PLUS_MEAN, Kind.SUM, Kind.LINEAR),
+            *(Kind.GRADIENT, Kind.MIXED, Kind.UNKNOWN),
+        )
     },
-    **{kind: Dependence(kind) for kind in (Kind.LINEAR, Kind.MIXED, Kind.UNKNOWN)},
-    Kind.GRADIENT: Dependence(Kind.GRADIENT),
     Kind.INVERSE: Dependence(Kind.CONST, power=-1),
     Kind.CONST_ROWS: Dependence(Kind.ROWS, same=True),
     Kind.ROWS_OVER_SIZE: Dependence(Kind.ROWS, power=-1),
-    Kind.COLUMNS: UNKNOWN,  # along which dimension?
+    Kind.COLUMNS: UNKNOWN,  # the kind does not say along which dimension
     Kind.ROW_INDICES: Dependence(Kind.ROWS, is_index=True),
     Kind.SELECTED: Dependence(Kind.ROWS, some=True),
     Kind.MEAN: Dependence(Kind.SUM, power=-1),
-    Kind.RATIO: MIXED,  # by what?
+    Kind.RATIO: MIXED,  # the kind does not say what the divisor is
 }
 
 
 def of_numbers(numbers: Any) -> Dependence:
-    """The dependence of a tensor whose values are known, made of sizes and constants."""
+    """The dependence of a tensor with these values."""
     powers = {number.power for number in numbers.flat}
     if "unknown" in powers:
         return Dependence(Kind.UNKNOWN, numbers=numbers)
@@ -163,14 +160,17 @@ def of_numbers(numbers: Any) -> Dependence:
     return Dependence(Kind.CONST, power=power, zero=zero, numbers=numbers)
 
 
-def merged(lie: Dependence, *others: Dependence) -> Dependence | None:
-    """The layout of samples that all have in a dimension; None if the layouts differ."""
+def merged(layout: Dependence, *others: Dependence) -> Dependence | None:
+    """The layout of samples that these tensors share; None if their layouts differ.
+
+    The dimensions of samples are of equal size, so `outer` and `inner` can only differ together.
+    """
     for other in others:
-        if lie.loose:
-            lie = other
-        elif not other.loose and lie.outer != other.outer and lie.inner != other.inner:
+        if layout.loose:
+            layout = other
+        elif not other.loose and layout.outer != other.outer and layout.inner != other.inner:
             return None
-    return lie
+    return layout
 
 
 def joined(one: Dependence, other: Dependence) -> Dependence:
@@ -189,8 +189,8 @@ def joined(one: Dependence, other: Dependence) -> Dependence:
         if (one.axis, one.power, one.some, one.is_index) == (
             *(other.axis, other.power, other.some, other.is_index),
         ):
-            lie = merged(one, other)
-            return UNKNOWN if lie is None else lie.but(same=one.same and other.same)
+            layout = merged(one, other)
+            return UNKNOWN if layout is None else layout.but(same=one.same and other.same)
         return UNKNOWN
     if bases == {Kind.CONST, Kind.ROWS}:
         rows, const = (one, other) if one.base is Kind.ROWS else (other, one)

@@ -25,7 +25,7 @@ from tensorflow.mpi._src.global_batch.sites import Draw
 from tensorflow.mpi._src.global_batch.sizes import Number
 from tensorflow.mpi._src.variables import naming
 
-_SEVERAL = {
+_SEVERAL = {  # rules for all outputs of an op at once
     **dict.fromkeys(rules_functions.CALLS, rules_functions.called),
     **dict.fromkeys(rules_functions.BRANCHES, rules_functions.branched),
     **dict.fromkeys(rules_functions.LOOPS, rules_functions.looped),
@@ -76,7 +76,7 @@ class Analysis:
         self._captures: dict[int, int] = {}  # how many are known, by graph
         self._inside: dict[Any, list[Inside]] = {}  # by the key of the call
         self._divisors: dict[Any, Any] = {}  # tensors, by key
-        # Ops that draw for samples and have no mark (see `drawn`).
+        # Ops that draw for samples and have no mark (see `draw_marked`).
         self.foreign_draws: list[Any] = []
         self._parent: Analysis | None = None
 
@@ -147,9 +147,10 @@ class Analysis:
         return found
 
     def why(self, tensor: Any) -> Any:
-        """The op that makes `tensor` of several samples, or unknown; its inputs are none of it.
+        """The op that combines several samples, or cannot be analyzed, although its inputs can.
 
-        Of what a function, a branch or a loop makes: an op in there. None: nothing does.
+        If that op calls a function, a branch or a loop: an op in there. None: `tensor` does not
+        depend on such an op.
         """
         if self.kind(tensor) not in _NOT_PER_SAMPLE:
             return None
@@ -169,9 +170,9 @@ class Analysis:
         return tensor.op
 
     def divisor(self, tensor: Any) -> Ratio | None:
-        """Of a tensor that something is divided by, if a ratio can be made of it: a scalar.
+        """The ratio of a division by `tensor`; None unless it is a scalar sum or mean.
 
-        It must not be trained: no gradient flows to it.
+        No gradient may flow to it.
         """
         if tensor.shape.num_elements() != 1:
             return None
@@ -196,7 +197,7 @@ class Analysis:
         return self._divisors[key(tensor)]
 
     def ratio(self, tensor: Any) -> Ratio | None:
-        """Of a tensor of kind RATIO; None where what it is divided by is of another function."""
+        """The ratio of a tensor of kind RATIO; None if the divisor is in another graph."""
         dep = self.dependence(tensor)
         found = self._divisors.get(dep.over)
         if dep.kind is not Kind.RATIO or found is None or found.divisor.graph is not tensor.graph:
@@ -216,7 +217,7 @@ class Analysis:
             if op.type in ("ReadVariableOp", "ResourceGather", "VariableV2") or rules.is_end(op):
                 return True
             if op.type == "Placeholder":
-                outer = analysis.outer(tensor)
+                outer = analysis.outside(tensor)
                 if outer is None and analysis._is_input_trained:
                     return True
                 todo += [] if outer is None else [outer]
@@ -226,7 +227,7 @@ class Analysis:
                     return True
         return False
 
-    def outer(self, placeholder: Any) -> Any:
+    def outside(self, placeholder: Any) -> Any:
         """(analysis, tensor) that a placeholder stands for; None for an outermost input."""
         pairs = getattr(placeholder.graph, "captures", ())
         found = next((outside for outside, inside in pairs if inside is placeholder), None)
@@ -248,7 +249,7 @@ class Inside(Analysis):
     def results(self) -> list[Dependence]:
         return [self.dependence(output) for output in self.graph.outputs]
 
-    def outer(self, placeholder: Any) -> Any:
+    def outside(self, placeholder: Any) -> Any:
         names = [tensor.op.name for tensor in self.graph.inputs]
         skipped = len(self._op.inputs) - len(names)  # a branch's condition
         if placeholder.op.name not in names or self._parent is None:
@@ -350,17 +351,17 @@ def terms(analysis: Analysis, tensor: Any) -> list[Term] | None:
     if any(one.shape.rank != 0 or not one.dtype.is_floating for one in inputs):
         return None
     found: list[Term] = []
-    for place, one in enumerate(inputs):
+    for i, one in enumerate(inputs):
         inner = terms(analysis, one)
         if inner is None:
             return None
-        minus = op.type == "Neg" or (op.type == "Sub" and place == 1)
+        minus = op.type == "Neg" or (op.type == "Sub" and i == 1)
         found += [term._replace(negative=term.negative != minus) for term in inner]
     return found
 
 
 def is_body(graph: Any) -> bool:
-    """Whether it is the body of a branch or a loop, which is traced again wherever it stands."""
+    """Whether it is the body of a branch or a loop, which is traced anew for each use."""
     from tensorflow.python.ops import control_flow_v2_func_graphs as bodies
 
     return isinstance(
@@ -368,7 +369,7 @@ def is_body(graph: Any) -> bool:
     )
 
 
-def drawn(make: Callable[[], Any], draw: Draw, nested: bool = False) -> Any:
+def draw_marked(make: Callable[[], Any], draw: Draw, nested: bool = False) -> Any:
     """Calls `make`, which draws random numbers as `draw` says, and marks its ops for analyses.
 
     Args:
@@ -391,7 +392,7 @@ def draws_in_functions(graph: Any) -> bool:
     return False
 
 
-def draws_by_samples(analysis: Analysis, graph: Any) -> Any:
+def find_drawing_loop(analysis: Analysis, graph: Any) -> Any:
     """A loop over the samples that draws from a sequence; None if there is none.
 
     In one process the sequence advances with each sample, and a rank does not have all samples.
@@ -407,7 +408,7 @@ def draws_by_samples(analysis: Analysis, graph: Any) -> Any:
     return None
 
 
-def outer(analysis: Analysis, drawn: Any) -> int:
+def outer_of_draw(analysis: Analysis, drawn: Any) -> int:
     """How many whole batches the dimension of samples of `drawn`, random numbers, contains.
 
     Random numbers fit any layout; the first op that combines them with samples decides.

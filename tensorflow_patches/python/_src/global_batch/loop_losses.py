@@ -1,4 +1,4 @@
-"""A line if the average of gradients in a training loop is not the whole batch's gradient.
+"""Warns if the average of gradients in a training loop is not the whole batch's gradient.
 
 In a loop over a divided dataset each rank takes the gradient of its part's loss, and the ranks
 average the gradients. That is the whole batch's gradient only if the loss is a mean over samples.
@@ -12,7 +12,7 @@ from typing import Any
 from tensorflow.mpi._src.average import scope
 from tensorflow.mpi._src.global_batch import kinds
 from tensorflow.mpi._src.global_batch.kinds import Kind
-from tensorflow.mpi._src.global_batch.sites import place
+from tensorflow.mpi._src.global_batch.sites import location
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.runtime import group, log
@@ -33,10 +33,10 @@ def checking(compute_gradients: Any) -> Any:
 
 
 def check(targets: list[Any]) -> None:
-    """Prints a line for each loss among `targets` that is known not to be a mean over samples.
+    """Warns of each loss among `targets` that is known not to be a mean over samples.
 
     Called where gradients of trained variables are taken outside of Keras's steps. A script that
-    calls collectives of tf.mpi may compensate itself, so nothing is printed for it.
+    calls collectives of tf.mpi may compensate for that itself, so it is not warned.
     """
     if group.size == 1 or not scope.is_divided() or scope.is_in_step():
         return
@@ -48,7 +48,7 @@ def check(targets: list[Any]) -> None:
         if samples:
             known = dict.fromkeys(map(kinds.key, samples), Kind.ROWS)
             analysis = kinds.Analysis(known, samples[0].shape[0])
-            _say(target, analysis.kind(target), analysis)
+            _warn(target, analysis.kind(target), analysis)
 
 
 def _samples(graph: Any) -> list[Any]:
@@ -62,14 +62,14 @@ def _samples(graph: Any) -> list[Any]:
     return [one for one in given if one.shape.rank and one.shape[0] in (None, *parts)]
 
 
-def _say(target: Any, kind: Kind, analysis: Any) -> None:
+def _warn(target: Any, kind: Kind, analysis: Any) -> None:
     if kind is Kind.SUM or (kind is Kind.ROWS and target.shape.rank):
         what = f"is a sum over samples: the average over {group.size} ranks is 1/{group.size} of it"
     elif kind in (Kind.RATIO, Kind.LINEAR, Kind.MIXED):
         what = "is not a mean over samples: the average over ranks differs from the whole batch's"
     else:
         return
-    where = place(analysis.why(target) or target.op)
+    where = location(analysis.why(target) or target.op)
     log.once(
         f"a loop over a divided dataset takes the gradient of a loss ({where}) that {what}; "
         f"{_REMEDY}",

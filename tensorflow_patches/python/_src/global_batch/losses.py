@@ -47,7 +47,7 @@ def on_part(keras: Keras, original: Any) -> Any:
         if part.findings is not None:
             # Keras's own __call__ reduces the result of `call` by weights, mask and `reduction`.
             reduces = keras.loss().__call__.__wrapped__ is original
-            return _looked_at(part, part.findings, self, function, given, reduces)
+            return _analyze(part, part.findings, self, function, given, reduces)
         site = part.planned.next("loss")
         if site is None or site.how is How.WHOLE:
             return _of_whole(part, site, self, function, given)
@@ -81,7 +81,7 @@ def _tensor(value: Any) -> Any:
     return tf.convert_to_tensor(value) if isinstance(value, np.ndarray) else value
 
 
-def _looked_at(
+def _analyze(
     part: Any, findings: Findings, loss: Any, function: Any, given: _Given, reduces: bool
 ) -> Any:
     """Decides how the loss is computed; returns its value in the analyzed graph."""
@@ -126,7 +126,7 @@ def _gives_rows(part: Any, loss: Any, given: _Given) -> bool:
 
 
 def _of_whole(part: Any, site: Site | None, loss: Any, function: Any, given: _Given) -> Any:
-    """The loss of the whole batch; without a decision, all with a first dimension is gathered."""
+    """The loss of the whole batch; without a site, all tensors with a rank above 0 are gathered."""
     leaves: list[Leaf | None] = list(site.leaves) if site is not None else []
     leaves += [None] * (len(given.leaves()) - len(leaves))
     whole = [part.whole(one, leaf, loss.name) for one, leaf in zip(given.leaves(), leaves)]

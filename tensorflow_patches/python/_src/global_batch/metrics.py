@@ -22,7 +22,7 @@ from tensorflow.mpi._src.runtime import log
 from tensorflow.mpi._src.variables import unwrap
 
 # Attributes of a metric's variable: the sum over ranks that it contains since its last reset, and a
-# tf.Variable with the same, for sums that were made in a graph.
+# tf.Variable with this sum, if it was computed in a graph.
 BASE = "_tf_mpi_base"
 _SUMMED = "_tf_mpi_summed"
 
@@ -39,7 +39,7 @@ def updated(original: Any) -> Any:
             return function(self, *args, **kwargs)
         with part.updating(self):
             if part.findings is not None:
-                return _looked_at(part, part.findings, self, function, args, kwargs)
+                return _analyze(part, part.findings, self, function, args, kwargs)
             site = part.planned.next("metric")
             if site is None or site.how is How.WHOLE:
                 return _of_whole(part, site, self, function, args, kwargs)
@@ -48,7 +48,7 @@ def updated(original: Any) -> Any:
     return update_state
 
 
-def _looked_at(
+def _analyze(
     part: Any, findings: Findings, metric: Any, function: Any, args: Any, kwargs: Any
 ) -> Any:
     """Decides how the metric is updated; updates it in the analyzed graph."""
@@ -124,7 +124,7 @@ def _rank(one: Any) -> Any:
     return one.ndim if isinstance(one, np.ndarray) or one.shape.rank is not None else "any"
 
 
-def adds(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool | None]] | None:
+def analyze_update(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool | None]] | None:
     """How an update with these arguments changes a metric that was updated like this before.
 
     A first dimension of an argument is taken as that of samples.
@@ -136,8 +136,8 @@ def adds(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool | None]] |
     arrays = _arrays(args, kwargs)
     given = tf.nest.flatten(arrays)
     specs = {
-        place: tf.TensorSpec([None, *one.shape[1:]] if _rank(one) else one.shape, one.dtype)
-        for place, one in enumerate(given)
+        i: tf.TensorSpec([None, *one.shape[1:]] if _rank(one) else one.shape, one.dtype)
+        for i, one in enumerate(given)
         if _rank(one) is not None
     }
     numbers = {name: one for name, one in vars(metric).items() if type(one) in (int, float)}
@@ -145,8 +145,8 @@ def adds(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool | None]] |
 
     def trial(*tensors: Any) -> None:
         inside = list(given)
-        for place, tensor in zip(specs, tensors, strict=True):
-            inside[place] = tensor
+        for i, tensor in zip(specs, tensors, strict=True):
+            inside[i] = tensor
         args, kwargs = tf.nest.pack_sequence_as(arrays, inside)
         with batch.step_on(batch.Data(tensors), findings=findings):
             metric.update_state(*args, **kwargs)
@@ -170,7 +170,7 @@ def adds(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool | None]] |
 
 def _given(args: Any, kwargs: Any) -> list[str]:
     """The names of the arguments that are not None."""
-    named = {**{str(place): one for place, one in enumerate(args)}, **kwargs}
+    named = {**{str(i): one for i, one in enumerate(args)}, **kwargs}
     return sorted(name for name, one in named.items() if one is not None)
 
 
@@ -225,7 +225,7 @@ def reset(original: Any) -> Any:
     return reset_state
 
 
-def begin(metric: Any) -> None:
+def mark_synchronized(metric: Any) -> None:
     """Declares that the current state of `metric` is the same on all ranks."""
     with tf.init_scope():
         for variable in variables_of(metric) if tf.executing_eagerly() else ():

@@ -8,8 +8,8 @@ from tensorflow.mpi._src.global_batch import sizes
 from tensorflow.mpi._src.global_batch.kind import Dependence, Kind
 from tensorflow.mpi._src.global_batch.sizes import Number
 
-# An attribute of the ops that draw for samples, the last of which is an Identity: the dimension of
-# samples, how many numbers a sample has along it, how many of these lie a whole batch apart, and
+# An attribute of the ops of a draw for samples, the last of which is an Identity: the dimension of
+# samples, how many numbers a sample has along it, how many of these are a whole batch apart, and
 # whether the draw is in a nested function. See random/own_rows.py.
 DRAWN = "_tf_mpi_drawn"
 
@@ -24,7 +24,10 @@ def drawn_mark(op: Any) -> list[int] | None:
 
 
 class Node:
-    """One output of an op, the dependences of its inputs, and the number of samples if static."""
+    """One output of an op and the dependences of its inputs.
+
+    `rows` is the number of samples, None if not static; `size` is the same as a Number.
+    """
 
     def __init__(
         self, analysis: Any, output: Any, deps: list[Dependence], rows: int | None
@@ -38,32 +41,32 @@ class Node:
         self.rows = rows
         self.size = sizes.number(rows) if rows else sizes.N
 
-    def given(self, deps: list[Dependence], places: list[int] | None = None) -> Node:
-        """A copy with other dependences, for all inputs or for the inputs in these places."""
+    def with_deps(self, deps: list[Dependence], which: list[int] | None = None) -> Node:
+        """A copy with these dependences of all inputs, or with only the inputs `which`."""
         other = Node(self.analysis, self.output, deps, self.rows)
-        if places is not None:
-            other.inputs = [self.inputs[place] for place in places]
+        if which is not None:
+            other.inputs = [self.inputs[i] for i in which]
         return other
 
-    def rank(self, place: int) -> int | None:
-        rank: int | None = self.inputs[place].shape.rank
+    def rank(self, i: int) -> int | None:
+        rank: int | None = self.inputs[i].shape.rank
         return rank
 
-    def numbers(self, place: int) -> Any:
-        """The values of input `place` as an array of Numbers; None if unknown."""
-        return self.deps[place].numbers
+    def numbers(self, i: int) -> Any:
+        """The values of input `i` as an array of Numbers; None if unknown."""
+        return self.deps[i].numbers
 
-    def ints(self, place: int) -> list[int] | None:
-        return sizes.whole(self.numbers(place))
+    def ints(self, i: int) -> list[int] | None:
+        return sizes.to_ints(self.numbers(i))
 
-    def axis(self, place: int, rank: int | None) -> int | None:
-        """The axis, of a tensor of rank `rank`, that input `place` contains; None if unknown."""
-        ints = self.ints(place)
+    def axis(self, i: int, rank: int | None) -> int | None:
+        """The axis, of a tensor of rank `rank`, that input `i` contains; None if unknown."""
+        ints = self.ints(i)
         return None if not ints or len(ints) > 1 or not rank else ints[0] % rank
 
-    def dims(self, place: int) -> list[Number] | None:
+    def dims(self, i: int) -> list[Number] | None:
         """The shape of an input."""
-        return self.dims_of(self.inputs[place], self.deps[place])
+        return self.dims_of(self.inputs[i], self.deps[i])
 
     def dims_of(self, tensor: Any, dep: Dependence) -> list[Number] | None:
         if tensor.shape.rank is None:

@@ -32,7 +32,7 @@ def find_mixing_op(part: Any, target: Any) -> Any:
 
 
 def _with_own_gradients(part: Any, target: Any) -> Iterator[Any]:
-    """Such ops before `target`, each once; what is the same on every rank is not followed."""
+    """Such ops before `target`, each once; tensors that are equal on all ranks are not followed."""
     seen = set()
     todo = [target]
     while todo:

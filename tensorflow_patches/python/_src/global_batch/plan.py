@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.mpi._src.global_batch import batch, kinds, results, states
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
-from tensorflow.mpi._src.global_batch.sites import Findings, How, Plan, Verdict, Why, place
+from tensorflow.mpi._src.global_batch.sites import Findings, How, Plan, Verdict, Why, location
 from tensorflow.mpi._src.runtime import group, hooks, log
 from tensorflow.mpi._src.variables import unwrap
 
@@ -58,7 +58,7 @@ class Step(NamedTuple):
     own_loop: bool
 
 
-def plan_for(step: Step, spec: Any, is_even: bool, why: str | None, whole_batches: bool) -> Plan:
+def plan_for(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batches: bool) -> Plan:
     """The plan for batches of `spec`. Collective: all ranks call it at the same point.
 
     Args:
@@ -95,14 +95,14 @@ def _described(spec: Any) -> str:
     return repr(tf.nest.map_structure(_with_unknown_rows, spec))
 
 
-def _make(step: Step, spec: Any, is_even: bool, why: str | None, whole_batches: bool) -> Plan:
+def _make(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batches: bool) -> Plan:
     findings = Findings(step.eagerly)
     even = is_even and _has_static_rows(spec)
     if step.own_loop:
         what = "the script's own loop over the batches (make_train_function)"
         findings.whys.append(Why(what, way_out="leave the loop to Keras"))
     elif why is not None:
-        findings.whys.append(Why(why, way_out="give all inputs the same first dimension"))
+        findings.whys.append(why)
     else:
         findings = _analyze(step, spec, whole_batches)
     way_out = f"use batches of one size that is a multiple of {group.size}"
@@ -121,15 +121,15 @@ def _make(step: Step, spec: Any, is_even: bool, why: str | None, whole_batches: 
         plan.verdict = Verdict.SPLIT
         for site in plan.sites:
             site.how = How.PART if site.how is How.WHOLE else site.how
-        _say_part(step, plan)
+        _warn_of_parts(step, plan)
     if findings.foreign_draw and not plan.is_whole:
-        _say_foreign(step, findings.foreign_draw)
+        _warn_of_restored_draw(step, findings.foreign_draw)
     if plan.is_whole and step.call == "fit":
         # All ranks' gradients are the same now; keeps the coordinator from warning about it.
         batch.send_distinct_gradient()
     elif step.call == "fit":
         for what in _not_means(findings):
-            _say_value(step, what)
+            _warn_of_value(step, what)
     _report(step, plan)
     return plan
 
@@ -155,7 +155,7 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Findings:
     found: list[Findings] = []
 
     def trial(*given: Any) -> None:
-        # tf.function traces again only because variables were created.
+        # tf.function traces again because variables were created; the first findings may do.
         if found and found[-1].is_plain:
             return
         tensors = iter(given)
@@ -192,8 +192,7 @@ def only_traced(model: Any, counted: list[str] | None = None) -> Iterator[None]:
 
     That is the states of random and NumPy, the attributes of the model and its layers that are
     numbers, and the contents of the model's public lists, dicts and sets, to which a step may
-    append tensors. Layers that the trace builds stay built, and so does the state that building
-    them sets.
+    append tensors. Layers that the trace builds stay built, and keep the state that building sets.
 
     Args:
       counted: receives the names of the model's own attributes that the trace has changed.
@@ -294,7 +293,7 @@ def _restore_numbers(model: Any, before: dict[str, float], builds: bool) -> list
 
 
 def _first_line(error: Exception) -> str:
-    """The first informative line: Keras begins with the place of the error."""
+    """The first informative line: Keras begins with the location of the error."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     informative = [
         line for line in lines if not line.startswith("Exception encountered when calling")
@@ -335,13 +334,13 @@ def _judge_states(
     """
     operations = [op for op in graph.get_operations() if op.name not in findings.judged]
     for handle, added in states.assigned(graph, operations):
-        kind = _kept(part, graph, handle, added, operations)
+        kind = _assigned_kind(part, graph, handle, added, operations)
         if kind in (Kind.CONST, Kind.GRADIENT) or (own_rows and kind in ROWS):
             continue
         findings.whys.append(Why(f"the value assigned to {_name(step.model, handle)}"))
     for op in operations:
         if op.type in hooks.apply_ops and not _is_gradient(part, op):
-            findings.whys.append(Why("the update of an optimizer op", place(op)))
+            findings.whys.append(Why("the update of an optimizer op", location(op)))
     if step.call == "predict" and any(site.kind == "metric" for site in findings.sites):
         findings.whys.append(Why("a metric that the model updates"))
 
@@ -354,22 +353,24 @@ def _is_gradient(part: batch.Part, op: Any) -> bool:
 
 
 def _judge_draws(part: batch.Part, findings: Findings, graph: Any) -> None:
-    """Analyzes draws of which tracing did not know whether they are per sample."""
-    loop_draw = kinds.draws_by_samples(part.analysis, graph)
+    """Analyzes the draws that were not decided while the step was traced."""
+    loop_draw = kinds.find_drawing_loop(part.analysis, graph)
     in_loops = [op for op in part.analysis.foreign_draws if part.is_of_step(op.graph)]
+    # In functions that were loaded from a file.
     restored = [op for op in part.analysis.foreign_draws if not part.is_of_step(op.graph)]
     if (op := next(filter(None, (loop_draw, *in_loops)), None)) is not None:
         way_out = "draw for all samples at once, before the loop"
-        findings.whys.append(Why("a random draw in a loop", place(op), way_out))
-    # The others are in functions that were restored from a file.
-    findings.foreign_draw = next(map(place, restored), "")
+        findings.whys.append(Why("a random draw in a loop", location(op), way_out))
+    findings.foreign_draw = next(map(location, restored), "")
     findings.nested_draws = kinds.draws_in_functions(graph)
-    for number, drawn in findings.several:
-        outer = kinds.outer(part.analysis, drawn)
+    for number, drawn in findings.draws_with_factor:
+        outer = kinds.outer_of_draw(part.analysis, drawn)
         findings.draws[number] = findings.draws[number]._replace(outer=outer)
 
 
-def _kept(part: batch.Part, graph: Any, handle: Any, added: Any, operations: list[Any]) -> Kind:
+def _assigned_kind(
+    part: batch.Part, graph: Any, handle: Any, added: Any, operations: list[Any]
+) -> Kind:
     """The kind of the values assigned to a variable.
 
     Of several, the first that is not constant, a gradient or rows; else rows, if any is.
@@ -378,7 +379,7 @@ def _kept(part: batch.Part, graph: Any, handle: Any, added: Any, operations: lis
     for op in operations:
         if op.type in states.ASSIGNS and kinds.origin(op.inputs[0]) is handle:
             values = [part.kind(value) for value in op.inputs[1:]]
-        elif added is None and op.type not in states.ASSIGNS and _takes(op, handle):
+        elif added is None and op.type not in states.ASSIGNS and _uses(op, handle):
             values = [part.kind(value) for value in op.inputs]
         else:
             continue
@@ -388,7 +389,7 @@ def _kept(part: batch.Part, graph: Any, handle: Any, added: Any, operations: lis
     return worst
 
 
-def _takes(op: Any, handle: Any) -> bool:
+def _uses(op: Any, handle: Any) -> bool:
     resources = (source for source in op.inputs if source.dtype.name == "resource")
     return any(kinds.origin(source) is handle for source in resources)
 
@@ -436,8 +437,8 @@ def _row(
     log.debug(line, once=once)
 
 
-def _say_foreign(step: Step, op: str) -> None:
-    """Says that a draw inside a restored function differs from one process's."""
+def _warn_of_restored_draw(step: Step, op: str) -> None:
+    """Warns that a draw inside a restored function differs from one process's."""
     log.once(
         f"{step.call}() of model '{step.model.name}': {op} draws random numbers for samples in a "
         "function that was restored from a file, so all ranks draw the same numbers; a single "
@@ -446,7 +447,7 @@ def _say_foreign(step: Step, op: str) -> None:
     )
 
 
-def _say_part(step: Step, plan: Plan) -> None:
+def _warn_of_parts(step: Step, plan: Plan) -> None:
     assert plan.why is not None
     log.once(
         f"{step.call}() of model '{step.model.name}': {_explained(plan.why)}; batches of ragged, "
@@ -464,7 +465,7 @@ def _at(why: Why) -> str:
     return f"{why.what} ({why.op})" if why.op else why.what
 
 
-def _say_value(step: Step, what: str) -> None:
+def _warn_of_value(step: Step, what: str) -> None:
     log.once(
         f"train_step of model '{step.model.name}': {what} depends on several samples at once and "
         "is not a mean over samples, so the logs show the mean of the ranks' values for their "

@@ -40,7 +40,7 @@ def record_returned(part: Part, findings: Findings, logs: Any) -> None:
             findings.values[path] = part.kind(value) if alone or terms is None else Kind.LINEAR
 
 
-def noted(model: Any, kind: str, part: Part, logs: Any) -> Any:
+def note_returned(model: Any, kind: str, part: Part, logs: Any) -> Any:
     """The logs of a step that is traced or run, with this rank's weight if it will be needed.
 
     Args:
@@ -101,7 +101,7 @@ def note_result(part: Part, metric: Any, result: Any) -> None:
 
 
 def _note_last_results(model: Any, part: Part) -> None:
-    """Metrics of tf_keras return, and keep, a copy of what the method of their class returns."""
+    """tf_keras's metrics return a copy of their class's result, and keep it."""
     for metric in model.metrics:
         result = getattr(metric, "_call_result", None)
         if result is not None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.mpi._src.global_batch import rules_arithmetic as numbers
-from tensorflow.mpi._src.global_batch import rules_creation as made
+from tensorflow.mpi._src.global_batch import rules_arithmetic as arithmetic
+from tensorflow.mpi._src.global_batch import rules_creation as creation
 from tensorflow.mpi._src.global_batch import rules_functions as functions
 from tensorflow.mpi._src.global_batch import rules_indices as indices
 from tensorflow.mpi._src.global_batch import rules_layers as layers
-from tensorflow.mpi._src.global_batch import rules_layout as moves
+from tensorflow.mpi._src.global_batch import rules_layout as layout
 from tensorflow.mpi._src.global_batch import sizes
 from tensorflow.mpi._src.global_batch.kind import CONST, UNKNOWN, Dependence, Kind, of_numbers
 from tensorflow.mpi._src.global_batch.node import Node, drawn_mark
@@ -40,7 +40,7 @@ AsString DecodeBase64 EncodeBase64 RegexFullMatch RegexReplace StaticRegexFullMa
 StaticRegexReplace StringJoin StringLength StringLower StringStrip StringToHashBucket
 StringToHashBucketFast StringToHashBucketStrong StringToNumber StringUpper Substr
 """.split()
-# Linear in the upstream gradient, which is the input of this number.
+# Linear in the upstream gradient, the input with this index.
 _GRADIENTS = {
     **dict.fromkeys("""
     EluGrad FakeQuantWithMinMaxArgsGradient LeakyReluGrad Relu6Grad ReluGrad SeluGrad SoftplusGrad
@@ -67,7 +67,7 @@ _LAYERS = {
     **dict.fromkeys("LookupTableFindV2 LookupTableFind".split(), (1,)),
     "ResizeNearestNeighborGrad": (0,),
 }  # fmt: skip
-_CONVOLUTIONS = {
+_CONVOLUTIONS = {  # indices of the kernel and of the samples
     **dict.fromkeys("Conv Conv2D Conv3D DepthwiseConv2dNative".split(), (1, 0)),
     **dict.fromkeys("""
     Conv2DBackpropInput Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput
@@ -76,7 +76,7 @@ _CONVOLUTIONS = {
 _KERNEL_GRADIENTS = """
 Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter
 """.split()
-# On this number of the last dimensions.
+# On this many of the last dimensions.
 _INNER = {
     1: "BatchFFT FFT IFFT RFFT IRFFT MatrixDiag MatrixDiagV2 MatrixDiagV3 NthElement".split(),
     2: """
@@ -109,7 +109,7 @@ _LISTS: dict[str, Callable[[Node], Dependence]] = {
     "TensorListStack": functions.stacked,
     "TensorListLength": functions.length,
     "TensorListElementShape": functions.length,
-    "TensorListConcatV2": functions.chained,
+    "TensorListConcatV2": functions.concatenated,
 }
 # Stateful, but with the same outputs on every rank for the same inputs.
 _STATEFUL = {
@@ -118,16 +118,16 @@ _STATEFUL = {
     "Empty", "VariableShape", "StatefulPartitionedCall", "If", "Case", "While", "Assert",
 }  # fmt: skip
 _SOURCES = {"Const", "ReadVariableOp", "VarHandleOp", "VariableV2", "HashTableV2", "NoOp"}
-_NO_LOOPS = {"Enter", "Exit", "Merge", "NextIteration", "RefEnter", "RefMerge"}
+_V1_LOOPS = {"Enter", "Exit", "Merge", "NextIteration", "RefEnter", "RefMerge"}
 
 
 def is_end(op: object) -> bool:
     """Whether its inputs are not followed: a loop of compat.v1 leads back to itself."""
-    return getattr(op, "type", "") in _NO_LOOPS
+    return getattr(op, "type", "") in _V1_LOOPS
 
 
 def is_drawn(op: Any) -> bool:
-    """Whether its mark describes it completely."""
+    """Whether its mark describes it, so that its inputs need no analysis."""
     return op.type == "Identity" and _drawn(op) is not None
 
 
@@ -142,35 +142,36 @@ def of_node(node: Node) -> Dependence:
         rank = node.rank(0)
         return CONST if rank is None else of_numbers(sizes.of_constant(np.array(rank)))
     if name in ("Shape", "ShapeN", "Size"):
-        return moves.shape(node)
+        return layout.shape(node)
     if name in ("TensorListReserve", "EmptyTensorList"):
-        return functions.listed(node)
+        return functions.empty_list(node)
     folded = sizes.folded(node.op, [one.numbers for one in deps], node.output.value_index)
     rule = _RULES.get(name)
-    by_rows = node.rows is not None and rule is numbers.divide
-    if folded is not None and not by_rows:
+    # A constant divisor may be the static number of samples.
+    may_be_mean = node.rows is not None and rule is arithmetic.divide
+    if folded is not None and not may_be_mean:
         return of_numbers(folded)
     if name == "IdentityN":
         return deps[node.output.value_index]
     if name.startswith("TfMpi") or is_end(node.op):
         return UNKNOWN
     if name in ("ZerosLike", "OnesLike"):
-        return numbers.zeros_like(node)
+        return arithmetic.zeros_like(node)
     if name == "RaggedTensorToTensor":
-        return made.padded_words(node)
+        return creation.padded_words(node)
     for worst in (Kind.MIXED, Kind.UNKNOWN):
         if any(one.base is worst for one in deps):
-            # The divisor may be the maximum of a sum and a constant.
+            # The divisor may be the maximum of a sum and a constant, which is MIXED.
             return rule(node) if rule in _QUOTIENTS else Dependence(worst)  # type: ignore[misc]
     if any(one.base is Kind.GRADIENT for one in deps):
         alone = all(one.base is Kind.GRADIENT or one.is_const for one in deps)
         return Dependence(Kind.GRADIENT if alone else Kind.MIXED)
     if node.op.op_def.is_stateful and name not in _STATEFUL:
         return UNKNOWN
-    if deps and all(one.is_const for one in deps) and not (by_rows or rule in _OF_CONSTANTS):
+    if deps and all(one.is_const for one in deps) and not (may_be_mean or rule in _OF_CONSTANTS):
         return CONST
-    if name not in _LISTS and _is_of_one(node):
-        return numbers.of_one(node)
+    if name not in _LISTS and _is_on_current_sample(node):
+        return arithmetic.on_current_sample(node)
     return UNKNOWN if rule is None else rule(node)
 
 
@@ -185,7 +186,7 @@ def _drawn(op: Any) -> Dependence | None:
     return Dependence(Kind.ROWS, axis, inner=sizes.number(factor), loose=True)
 
 
-def _is_of_one(node: Node) -> bool:
+def _is_on_current_sample(node: Node) -> bool:
     """Whether its inputs belong to the current sample of a loop, or are constants."""
     rows = [one for one in node.deps if not one.is_const]
     return bool(rows) and all(
@@ -195,74 +196,76 @@ def _is_of_one(node: Node) -> bool:
 
 def _constant(node: Node) -> Dependence:
     shape = node.output.shape
-    if node.type != "Const" or not shape.is_fully_defined() or shape.num_elements() > 64:
+    if node.type != "Const" or not shape.is_fully_defined():
+        return CONST
+    if shape.num_elements() > sizes.MAX_ELEMENTS:
         return CONST
     known = sizes.of_constant(tf.get_static_value(node.output))
     return CONST if known is None else of_numbers(known)
 
 
 _RULES: dict[str, Callable[[Node], Dependence]] = {
-    **dict.fromkeys(_AS_IS, numbers.as_is),
-    **dict.fromkeys(_ELEMENTWISE, numbers.together),
-    **dict.fromkeys(("Add", "AddN", "AddV2", "AccumulateNV2", "BiasAdd", "Sub"), numbers.add),
-    **dict.fromkeys(("Mul", "MulNoNan"), numbers.multiply),
-    **dict.fromkeys(("Div", "DivNoNan", "RealDiv"), numbers.divide),
-    **dict.fromkeys(_REDUCTIONS, numbers.reduce),
-    **{name: numbers.gradient(first) for name, first in _GRADIENTS.items()},
-    **{name: layers.layer(*places) for name, places in _LAYERS.items()},
-    **{name: layers.convolution(*places) for name, places in _CONVOLUTIONS.items()},
+    **dict.fromkeys(_AS_IS, arithmetic.as_is),
+    **dict.fromkeys(_ELEMENTWISE, arithmetic.elementwise),
+    **dict.fromkeys(("Add", "AddN", "AddV2", "AccumulateNV2", "BiasAdd", "Sub"), arithmetic.add),
+    **dict.fromkeys(("Mul", "MulNoNan"), arithmetic.multiply),
+    **dict.fromkeys(("Div", "DivNoNan", "RealDiv"), arithmetic.divide),
+    **dict.fromkeys(_REDUCTIONS, arithmetic.reduce),
+    **{name: arithmetic.gradient(first) for name, first in _GRADIENTS.items()},
+    **{name: layers.layer(*which) for name, which in _LAYERS.items()},
+    **{name: layers.convolution(*which) for name, which in _CONVOLUTIONS.items()},
     **dict.fromkeys(_KERNEL_GRADIENTS, layers.kernel_gradient),
     **{name: layers.inner(core) for core, names in _INNER.items() for name in names},
-    **dict.fromkeys(_RANDOM, made.drawn),
+    **dict.fromkeys(_RANDOM, creation.drawn),
     **_LISTS,
     **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), layers.batch_norm),
-    **dict.fromkeys(("Softmax", "LogSoftmax", "TopK", "TopKV2"), layers.last),
-    **dict.fromkeys(("ArgMax", "ArgMin"), layers.argument),
-    **dict.fromkeys(("Cumsum", "Cumprod", "CumulativeLogsumexp", "ReverseV2"), moves.along(1)),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "TopK", "TopKV2"), layers.along_last_dim),
+    **dict.fromkeys(("ArgMax", "ArgMin"), layers.arg_max),
+    **dict.fromkeys(("Cumsum", "Cumprod", "CumulativeLogsumexp", "ReverseV2"), layout.along(1)),
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), layers.matmul),
     **dict.fromkeys(("Einsum", "XlaEinsum"), layers.einsum),
     **dict.fromkeys(("GatherV2", "ResourceGather"), indices.gather),
     **dict.fromkeys(("GatherNd", "ResourceGatherNd"), indices.gather_nd),
-    **dict.fromkeys(("Pad", "PadV2", "MirrorPad"), moves.padded),
+    **dict.fromkeys(("Pad", "PadV2", "MirrorPad"), layout.padded),
     **dict.fromkeys(
         ("TensorScatterAdd", "TensorScatterSub", "TensorScatterUpdate"), indices.scattered_into
     ),
     **dict.fromkeys(("LowerBound", "UpperBound"), indices.searched),
     **dict.fromkeys(("Select", "SelectV2"), indices.select),
     **dict.fromkeys(("DenseBincount", "HistogramFixedWidth"), indices.counts),
-    **dict.fromkeys(("SpaceToBatchND", "BatchToSpaceND"), moves.blocks),
-    **dict.fromkeys(("BroadcastTo", "BroadcastArgs"), made.broadcast),
-    "BiasAddGrad": numbers.bias_gradient,
-    "Cast": numbers.cast,
-    "ConcatV2": moves.concat,
-    "CudnnRNN": layers.stepped,
-    "CudnnRNNV2": layers.stepped,
-    "CudnnRNNV3": layers.stepped,
-    "ExpandDims": moves.expand,
-    "Empty": made.made,
-    "Fill": made.made,
-    "L2Loss": numbers.l2_loss,
+    **dict.fromkeys(("SpaceToBatchND", "BatchToSpaceND"), layout.blocks),
+    **dict.fromkeys(("BroadcastTo", "BroadcastArgs"), creation.broadcast),
+    "BiasAddGrad": arithmetic.bias_gradient,
+    "Cast": arithmetic.cast,
+    "ConcatV2": layout.concat,
+    "CudnnRNN": layers.cudnn_rnn,
+    "CudnnRNNV2": layers.cudnn_rnn,
+    "CudnnRNNV3": layers.cudnn_rnn,
+    "ExpandDims": layout.expand,
+    "Empty": creation.fill,
+    "Fill": creation.fill,
+    "L2Loss": arithmetic.l2_loss,
     "OneHot": indices.one_hot,
-    "Pack": moves.pack,
-    "Range": made.numbered,
-    "Reciprocal": numbers.reciprocal,
-    "Reshape": moves.reshape,
-    "Roll": moves.along(2),
+    "Pack": layout.pack,
+    "Range": creation.range_,
+    "Reciprocal": arithmetic.reciprocal,
+    "Reshape": layout.reshape,
+    "Roll": layout.along(2),
     "ScatterNd": indices.scatter,
-    "Sign": numbers.sign,
+    "Sign": arithmetic.sign,
     "Slice": indices.slice_,
-    "Split": moves.split(1, 0),
-    "SplitV": moves.split(0, 2),
-    "Square": numbers.square,
-    "Squeeze": moves.squeeze,
+    "Split": layout.split(1, 0),
+    "SplitV": layout.split(0, 2),
+    "Square": arithmetic.square,
+    "Squeeze": layout.squeeze,
     "StridedSlice": indices.strided_slice,
     "StridedSliceGrad": indices.unsliced,
-    "Tile": made.tile_any,
-    "Transpose": moves.transpose,
-    "Unpack": moves.unpack,
+    "Tile": creation.tile_any,
+    "Transpose": layout.transpose,
+    "Unpack": layout.unpack,
     "UnsortedSegmentSum": indices.segments,
-    "StringSplitV2": made.string_split,
+    "StringSplitV2": creation.string_split,
     "Where": indices.where,
 }
-_QUOTIENTS = {numbers.divide, numbers.reciprocal}
-_OF_CONSTANTS = {_RULES["Fill"], _RULES["BroadcastTo"], numbers.as_is}
+_QUOTIENTS = {arithmetic.divide, arithmetic.reciprocal}
+_OF_CONSTANTS = {_RULES["Fill"], _RULES["BroadcastTo"], arithmetic.as_is}

@@ -18,36 +18,36 @@ from tensorflow.mpi._src.global_batch.kind import (
 from tensorflow.mpi._src.global_batch.node import Node
 
 
-def aligned(node: Node, *places: int) -> Dependence:
-    """The layout of samples after broadcasting inputs (all, or these); or MIXED."""
-    chosen = places or range(len(node.deps))
-    pairs = [(node.deps[place], node.rank(place)) for place in chosen]
-    ranks = [rank for _, rank in pairs if rank is not None]
-    if len(ranks) < len(pairs):
+def aligned(node: Node) -> Dependence:
+    """The layout of samples after broadcasting the inputs; MIXED if the layouts differ."""
+    if all(one.axis < 0 for one in node.deps if one.has_rows):
+        return on_current_sample(node)
+    ranks = [rank for i in range(len(node.deps)) if (rank := node.rank(i)) is not None]
+    if len(ranks) < len(node.deps):
         return UNKNOWN
-    lie: Dependence | None = None
+    layout: Dependence | None = None
     from_end = 0
-    for dep, rank in zip((dep for dep, _ in pairs), ranks):
+    for dep, rank in zip(node.deps, ranks):
         if not dep.has_rows:
             continue
-        if lie is None:
-            lie, from_end = dep, rank - dep.axis
-        elif rank - dep.axis != from_end or (dep.axis < 0) != (lie.axis < 0):
+        if layout is None:
+            layout, from_end = dep, rank - dep.axis
+        elif rank - dep.axis != from_end or (dep.axis < 0) != (layout.axis < 0):
             return MIXED  # pairs of samples
         else:
-            lie = merged(lie, dep)
-            if lie is None:
+            layout = merged(layout, dep)
+            if layout is None:
                 return MIXED
-    assert lie is not None
-    for place, (dep, rank) in zip(chosen, pairs):
-        if not dep.has_rows and rank is not None and rank >= from_end > 0:
-            size = node.inputs[place].shape[rank - from_end]
+    assert layout is not None
+    for dep, rank, tensor in zip(node.deps, ranks, node.inputs):
+        if not dep.has_rows and rank >= from_end > 0:
+            size = tensor.shape[rank - from_end]
             if size != 1 and not (node.rows and size):
                 return UNKNOWN  # a constant that depends on the index of a sample
-    return lie.but(axis=max(ranks) - from_end)
+    return layout.but(axis=max(ranks) - from_end)
 
 
-def together(node: Node) -> Dependence:
+def elementwise(node: Node) -> Dependence:
     """Any elementwise op."""
     deps = node.deps
     bases = {one.base for one in deps}
@@ -59,11 +59,11 @@ def together(node: Node) -> Dependence:
     rows = [one for one in deps if one.has_rows]
     if len({one.some for one in rows}) > 1:
         return MIXED
-    lie = of_one(node) if all(one.axis < 0 for one in rows) else aligned(node)
-    return lie.but(same=all(one.same for one in rows)) if lie.has_rows else lie
+    layout = aligned(node)
+    return layout.but(same=all(one.same for one in rows)) if layout.has_rows else layout
 
 
-def of_one(node: Node) -> Dependence:
+def on_current_sample(node: Node) -> Dependence:
     """An op on the current sample of a loop, and constants."""
     rows = [one for one in node.deps if one.has_rows]
     return rows[0].but(same=all(one.same for one in rows))
@@ -83,50 +83,52 @@ def zeros_like(node: Node) -> Dependence:
 def cast(node: Node) -> Dependence:
     """Cast; a rounded sum is no longer a sum."""
     kept = node.output.dtype.is_floating or not node.inputs[0].dtype.is_floating
-    return node.deps[0].but(zero=node.deps[0].zero) if kept else together(node)
+    return node.deps[0].but(zero=node.deps[0].zero) if kept else elementwise(node)
 
 
 def sign(node: Node) -> Dependence:
-    """Sign, which does not depend on a division by the number of samples."""
+    """Sign, which is the same with and without a division by the number of samples."""
     dep = node.deps[0]
     known = dep.has_rows and dep.base is Kind.ROWS and not dep.is_index and dep.power is not None
-    return dep.but(power=0, over=None) if known else together(node)
+    return dep.but(power=0, over=None) if known else elementwise(node)
 
 
 def square(node: Node) -> Dependence:
     dep = node.deps[0]
-    return together(node) if dep.is_plain else _product(node, [dep, dep])
+    return elementwise(node) if dep.is_plain else _product(node, [dep, dep])
 
 
 def add(node: Node) -> Dependence:
     if not any(one.has_rows for one in node.deps):
         return added(node.deps)
     if any(one.is_index for one in node.deps):
-        return _next_place(node)
+        return _next_index(node)
     rows = [one for one in node.deps if one.has_rows]
     others = [one for one in node.deps if not one.has_rows and not one.zero]
-    lie = of_one(node) if all(one.axis < 0 for one in rows) else aligned(node)
-    if not lie.has_rows or len({(one.power, one.over, one.some) for one in rows}) > 1:
-        return lie if not lie.has_rows else MIXED
+    layout = aligned(node)
+    if not layout.has_rows or len({(one.power, one.over, one.some) for one in rows}) > 1:
+        return layout if not layout.has_rows else MIXED
     shifts = [one for one in others if one.base is Kind.SUM]
     consts = [one for one in others if one.base is Kind.CONST]
-    alike = all((one.power, one.over) == (lie.power, lie.over) for one in consts)
-    if len(shifts) + len(consts) < len(others) or not alike:
+    same_scale = all((one.power, one.over) == (layout.power, layout.over) for one in consts)
+    if len(shifts) + len(consts) < len(others) or not same_scale:
         return MIXED
     if shifts or any(one.base is Kind.ROWS_PLUS_MEAN for one in rows):
         means = all(one.kind is Kind.MEAN for one in shifts) and (
-            lie.is_plain or lie.base is Kind.ROWS_PLUS_MEAN
+            layout.is_plain or layout.base is Kind.ROWS_PLUS_MEAN
         )
-        return lie.but(base=Kind.ROWS_PLUS_MEAN, same=False) if means and not lie.some else MIXED
-    return lie.but(same=all(one.same for one in rows))
+        return (
+            layout.but(base=Kind.ROWS_PLUS_MEAN, same=False) if means and not layout.some else MIXED
+        )
+    return layout.but(same=all(one.same for one in rows))
 
 
-def _next_place(node: Node) -> Dependence:
+def _next_index(node: Node) -> Dependence:
     """Whether it is the index of a loop's current sample plus 1, as in the end of a slice."""
-    places = [one for one in node.deps if one.has_rows]
-    alone = len(places) == 1 and places[0].axis < 0
+    rows = [one for one in node.deps if one.has_rows]
+    alone = len(rows) == 1 and rows[0].axis < 0
     consts = all(one.is_const for one in node.deps if not one.has_rows)
-    return places[0].but(some=True) if alone and consts else MIXED
+    return rows[0].but(some=True) if alone and consts else MIXED
 
 
 def multiply(node: Node) -> Dependence:
@@ -148,9 +150,9 @@ def _product(node: Node, deps: list[Dependence]) -> Dependence:
     if all(one.base is Kind.ROWS for one in varying):
         if len({one.some for one in varying}) > 1:
             return MIXED
-        lie = of_one(node) if all(one.axis < 0 for one in varying) else aligned(node)
+        layout = aligned(node)
         same = all(one.same for one in varying)
-        return lie.but(power=power, over=over, same=same) if lie.has_rows else lie
+        return layout.but(power=power, over=over, same=same) if layout.has_rows else layout
     if len(varying) > 1:
         return MIXED
     (one,) = varying
@@ -165,7 +167,7 @@ def gradient(first: int) -> Any:
     """An op that is linear in its input `first`, the upstream gradient."""
 
     def rule(node: Node) -> Dependence:
-        others = [one for place, one in enumerate(node.deps) if place != first]
+        others = [one for i, one in enumerate(node.deps) if i != first]
         return _product(node, node.deps) if all(one.is_plain for one in others) else MIXED
 
     return rule
@@ -195,7 +197,7 @@ def reciprocal(node: Node) -> Dependence:
     if dep.base is Kind.CONST and not dep.over:
         return dep.but(power=-(dep.power or 0))
     if dep.has_rows or dep.base in (Kind.SIZE, Kind.UNKNOWN):
-        return UNKNOWN if dep.base is Kind.UNKNOWN else together(node)
+        return UNKNOWN if dep.base is Kind.UNKNOWN else elementwise(node)
     if node.analysis.divisor(node.inputs[0]) is None:
         return MIXED
     return CONST.but(over=node.analysis.key(node.inputs[0]))
@@ -235,32 +237,32 @@ def reduce(node: Node) -> Dependence:
         return dep.but() if linear or dep.is_plain else MIXED
     if axes is None or rank is None:
         return UNKNOWN
-    gone = {axis % max(rank, 1) for axis in axes}
-    if dep.axis not in gone:
-        before = 0 if node.op.get_attr("keep_dims") else sum(axis < dep.axis for axis in gone)
+    reduced = {axis % max(rank, 1) for axis in axes}
+    if dep.axis not in reduced:
+        before = 0 if node.op.get_attr("keep_dims") else sum(axis < dep.axis for axis in reduced)
         fine = linear or dep.is_plain
         return dep.but(axis=dep.axis - before) if fine and not dep.is_index else MIXED
     return _over_samples(node, dep)
 
 
 def _over_samples(node: Node, dep: Dependence) -> Dependence:
-    how = node.type
+    name = node.type
     if dep.is_index or dep.power is None:
         return MIXED
     if dep.base is Kind.ROWS_PLUS_MEAN:
-        return SUM.but(power=-1) if how == "Mean" else MIXED
+        return SUM.but(power=-1) if name == "Mean" else MIXED
     if dep.some:
-        return SUM.but(power=dep.power, over=dep.over) if how == "Sum" else MIXED
-    if how == "Mean":
+        return SUM.but(power=dep.power, over=dep.over) if name == "Sum" else MIXED
+    if name == "Mean":
         if dep.same:
             return CONST.but(power=dep.power, over=dep.over)
         return SUM.but(power=dep.power - 1, over=dep.over)
-    if how == "Sum":
+    if name == "Sum":
         if dep.same:
             return CONST.but(power=dep.power + 1, over=dep.over)
         return SUM.but(power=dep.power, over=dep.over)
     if dep.same and dep.is_plain:
-        return SIZE if how in ("Prod", "EuclideanNorm") else CONST
+        return SIZE if name in ("Prod", "EuclideanNorm") else CONST
     return MIXED
 
 
@@ -275,11 +277,11 @@ def bias_gradient(node: Node) -> Dependence:
     """A sum over all dimensions except that of channels."""
     dep = node.deps[0]
     if dep.has_rows:
-        return _over_samples_of_sum(dep) if dep.axis == 0 else UNKNOWN
+        return _sum_over_samples(dep) if dep.axis == 0 else UNKNOWN
     return dep.but()
 
 
-def _over_samples_of_sum(dep: Dependence) -> Dependence:
+def _sum_over_samples(dep: Dependence) -> Dependence:
     if dep.base is not Kind.ROWS or dep.is_index:
         return MIXED
     return SUM.but(power=dep.power, over=dep.over)

@@ -25,9 +25,9 @@ def _spread(node: Node, after: list[Number], before: list[Number]) -> Dependence
     found = [axis for axis, size in enumerate(after) if size.power]
     if not found:
         return CONST if all(size.power == 0 for size in after) else UNKNOWN
-    (axis,) = found if len(found) == 1 else (None,)
-    if axis is None:
+    if len(found) > 1:
         return MIXED
+    (axis,) = found
     lead = len(after) - len(before)
     own = before[axis - lead] if axis >= lead else sizes.ONE
     inner = after[axis] / node.size
@@ -59,14 +59,15 @@ def broadcast(node: Node) -> Dependence:
 
 
 def drawn(node: Node) -> Dependence:
-    """Random numbers. A draw for samples without a mark (node.DRAWN) is in a restored function."""
-    dep = made(node)
+    """Random numbers. A draw for samples that has no mark (node.DRAWN) is noted: it is in a loop or
+    in a restored function."""
+    dep = fill(node)
     if dep.has_rows and drawn_mark(node.op) is None:
         node.analysis.foreign_draws.append(node.op)
     return dep
 
 
-def made(node: Node) -> Dependence:
+def fill(node: Node) -> Dependence:
     """A fill of a shape that may depend on the number of samples."""
     dep = node.deps[0]
     values = node.deps[1:]
@@ -82,10 +83,10 @@ def made(node: Node) -> Dependence:
     if numbers is None:
         return UNKNOWN
     spread = _spread(node, list(numbers.flat), [])
-    fill = node.type in ("Fill", "Empty")
+    is_fill = node.type in ("Fill", "Empty")
     if not spread.has_rows:
         return spread
-    return spread.but(power=value.power, over=value.over, same=fill, zero=value.zero and fill)
+    return spread.but(power=value.power, over=value.over, same=is_fill, zero=value.zero and is_fill)
 
 
 def string_split(node: Node) -> Dependence:
@@ -125,9 +126,9 @@ def _source(tensor: Any) -> str | None:
     return str(tensor.op.name) if tensor.op.type == "StringSplitV2" else None
 
 
-def numbered(node: Node) -> Dependence:
-    """A Range whose length depends on the number of samples."""
-    start, end, step = (node.numbers(place) for place in range(3))
-    if end is None or sizes.whole(start) != [0] or sizes.whole(step) != [1]:
+def range_(node: Node) -> Dependence:
+    """Range: the indices of all samples, if it counts from 0 to their number."""
+    start, end, step = (node.numbers(i) for i in range(3))
+    if end is None or sizes.to_ints(start) != [0] or sizes.to_ints(step) != [1]:
         return MIXED
     return Dependence(Kind.ROWS, is_index=True) if end.flat[0] == node.size else MIXED

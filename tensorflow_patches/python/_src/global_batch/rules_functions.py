@@ -39,10 +39,10 @@ def branched(node: Node) -> list[Dependence]:
         names = [branch.name for branch in node.op.get_attr("branches")]
     branches = [node.analysis.inside(node.op, name, inputs) for name in names]
     results = []
-    for place in range(len(node.op.outputs)):
-        dep = UNKNOWN if None in branches else branches[0].results()[place]
+    for i in range(len(node.op.outputs)):
+        dep = UNKNOWN if None in branches else branches[0].results()[i]
         for branch in branches[1:]:
-            dep = UNKNOWN if branch is None else joined(dep, branch.results()[place])
+            dep = UNKNOWN if branch is None else joined(dep, branch.results()[i])
         results.append(_chosen(condition, dep))
     return results
 
@@ -61,41 +61,39 @@ def looped(node: Node) -> list[Dependence]:
     inner = node.analysis.inside(node.op, body, before)
     if inner is None:
         return [UNKNOWN] * len(before)
-    kept = [_is(end, start) for start, end in zip(inner.graph.inputs, inner.graph.outputs)]
-    now = [dep if same else dep.but(zero=dep.zero) for dep, same in zip(before, kept)]
+    kept = [_is_same(end, start) for start, end in zip(inner.graph.inputs, inner.graph.outputs)]
+    current = [dep if same else dep.but(zero=dep.zero) for dep, same in zip(before, kept)]
     counters = {
-        place
-        for place, (dep, start, end) in enumerate(
-            zip(before, inner.graph.inputs, inner.graph.outputs)
-        )
+        i
+        for i, (dep, start, end) in enumerate(zip(before, inner.graph.inputs, inner.graph.outputs))
         if dep.zero and dep.numbers is not None and _is_next(inner, end, start)
     }
-    asked = node.analysis.inside(node.op, condition, before)
-    by_sample = asked is not None and bool(_over_samples(asked, counters, node))
-    for place in counters if by_sample else ():
-        now[place] = Dependence(Kind.ROWS, axis=-1, is_index=True)
+    tested = node.analysis.inside(node.op, condition, before)
+    by_sample = tested is not None and _sample_counters(tested, counters, node)
+    for i in counters if by_sample else ():
+        current[i] = Dependence(Kind.ROWS, axis=-1, is_index=True)
     for _ in range(len(before) + 4):
-        after = node.analysis.inside(node.op, body, now).results()
-        turned = [
-            old if same or place in counters else joined(old, new)
-            for place, (old, new, same) in enumerate(zip(now, after, kept))
+        after = node.analysis.inside(node.op, body, current).results()
+        updated = [
+            old if same or i in counters else joined(old, new)
+            for i, (old, new, same) in enumerate(zip(current, after, kept))
         ]
-        if turned == now:
+        if updated == current:
             break
-        now = turned
+        current = updated
     else:
         return [dep if same else UNKNOWN for dep, same in zip(before, kept)]
     if by_sample:
         return [
-            dep if same else _after_samples(dep, output, place in counters)
-            for place, (dep, output, same) in enumerate(zip(now, node.op.outputs, kept))
+            dep if same else _after_samples(dep, output, i in counters)
+            for i, (dep, output, same) in enumerate(zip(current, node.op.outputs, kept))
         ]
-    goes_on = node.analysis.inside(node.op, condition, now)
-    goes_on = UNKNOWN if goes_on is None else goes_on.results()[0]
-    if goes_on.is_const:
-        return now
-    lost = UNKNOWN if goes_on.base is Kind.UNKNOWN else MIXED
-    return [dep if same else lost for dep, same in zip(now, kept)]
+    predicate = node.analysis.inside(node.op, condition, current)
+    predicate = UNKNOWN if predicate is None else predicate.results()[0]
+    if predicate.is_const:
+        return current
+    lost = UNKNOWN if predicate.base is Kind.UNKNOWN else MIXED
+    return [dep if same else lost for dep, same in zip(current, kept)]
 
 
 def _after_samples(dep: Dependence, output: Any, is_counter: bool) -> Dependence:
@@ -112,42 +110,42 @@ def _source(tensor: Any) -> Any:
     return tensor
 
 
-def _is(one: Any, other: Any) -> bool:
+def _is_same(one: Any, other: Any) -> bool:
     return _source(one) is _source(other)
 
 
 def _is_next(inner: Any, tensor: Any, before: Any) -> bool:
     """Whether it is `before` plus 1."""
     op = _source(tensor).op
-    if op.type not in ("Add", "AddV2") or not _is(op.inputs[0], before):
+    if op.type not in ("Add", "AddV2") or not _is_same(op.inputs[0], before):
         return False
-    return sizes.whole(inner.dependence(op.inputs[1]).numbers) == [1]
+    return sizes.to_ints(inner.dependence(op.inputs[1]).numbers) == [1]
 
 
-def _over_samples(asked: Any, counters: set[int], node: Node) -> list[int]:
-    """The counters that a loop's condition compares with the number of samples.
+def _sample_counters(tested: Any, counters: set[int], node: Node) -> list[int]:
+    """The counters that a loop's condition, analyzed as `tested`, compares with the batch's size.
 
     With static shapes, any loop may count to that number by chance, so the loop must also have a
     list of samples.
     """
     has_list = any(dep.has_rows and dep.axis < 0 for dep in node.deps)
     count = node.size if has_list else sizes.N
-    places = {id(asked.graph.inputs[place]): place for place in counters}
+    counter_of = {id(tested.graph.inputs[i]): i for i in counters}
     found = []
-    todo = [asked.graph.outputs[0]]
+    todo = [tested.graph.outputs[0]]
     while todo:
         op = _source(todo.pop()).op
         if op.type == "LogicalAnd":
             todo += op.inputs
         elif op.type == "Less":
-            place = places.get(id(_source(op.inputs[0])))
-            numbers = asked.dependence(op.inputs[1]).numbers
-            if place is not None and numbers is not None and numbers.size == 1:
-                found += [place] if numbers.flat[0] == count else []
+            i = counter_of.get(id(_source(op.inputs[0])))
+            numbers = tested.dependence(op.inputs[1]).numbers
+            if i is not None and numbers is not None and numbers.size == 1:
+                found += [i] if numbers.flat[0] == count else []
     return found
 
 
-def listed(node: Node) -> Dependence:
+def empty_list(node: Node) -> Dependence:
     """TensorListReserve and EmptyTensorList: lists without elements."""
     return CONST.but(zero=True)
 
@@ -165,7 +163,7 @@ def stacked(node: Node) -> Dependence:
     return dep.but(axis=dep.axis + 1) if dep.has_rows else dep.but(zero=dep.zero)
 
 
-def _is_own(index: Dependence) -> bool:
+def _is_current_index(index: Dependence) -> bool:
     """Whether it is the index of the loop's current sample."""
     return index.has_rows and index.is_index and index.axis < 0 and not index.some
 
@@ -175,7 +173,7 @@ def item(node: Node) -> Dependence:
     if index.is_const:
         own = dep.has_rows and dep.axis < 0
         return MIXED if own else dep.but(zero=dep.zero)  # a single sample of the batch
-    own = _is_own(index) and (dep.axis < 0 if dep.has_rows else dep.base is Kind.CONST)
+    own = _is_current_index(index) and (dep.axis < 0 if dep.has_rows else dep.base is Kind.CONST)
     return dep.but() if own else MIXED
 
 
@@ -183,7 +181,7 @@ def with_item(node: Node) -> Dependence:
     dep, index, new = node.deps[:3]
     if index.is_const:
         return MIXED if new.has_rows and new.axis < 0 else joined(dep, new)
-    if not _is_own(index):
+    if not _is_current_index(index):
         return MIXED
     if new.is_const:
         new = Dependence(Kind.ROWS, axis=-1, same=True)
@@ -207,7 +205,7 @@ def length(node: Node) -> Dependence:
     return UNKNOWN if lost else SIZE if dep.has_rows and dep.axis < 0 else CONST
 
 
-def chained(node: Node) -> Dependence:
+def concatenated(node: Node) -> Dependence:
     """TensorListConcat: the elements concatenated."""
     dep = node.deps[0]
     if not dep.has_rows or dep.axis > 0:

@@ -15,7 +15,7 @@ from tensorflow.mpi._src.global_batch.kind import (
     merged,
 )
 from tensorflow.mpi._src.global_batch.node import Node
-from tensorflow.mpi._src.global_batch.rules_arithmetic import together
+from tensorflow.mpi._src.global_batch.rules_arithmetic import elementwise
 from tensorflow.mpi._src.global_batch.rules_layers import layer
 from tensorflow.mpi._src.global_batch.sizes import Number
 
@@ -28,7 +28,7 @@ def strided_slice(node: Node) -> Dependence:
         return MIXED
     if not dep.has_rows or dep.axis < 0:
         return dep.but(zero=dep.zero)
-    bounds = [node.numbers(place) for place in (1, 2, 3)]
+    bounds = [node.numbers(i) for i in (1, 2, 3)]
     if rank is None or (bounds[2] is None and node.inputs[1].shape.rank is None):
         return UNKNOWN
     count = node.inputs[1].shape[0] or 0
@@ -49,12 +49,12 @@ def strided_slice(node: Node) -> Dependence:
         elif before < dep.axis:
             before, after = before + 1, after + isinstance(one, slice)
         else:
-            kept = _kept(node, dep, one) if isinstance(one, slice) else MIXED
+            kept = _sliced_samples(node, dep, one) if isinstance(one, slice) else MIXED
             return kept.but(axis=after) if kept.has_rows else kept
     return UNKNOWN
 
 
-def _kept(node: Node, dep: Dependence, one: slice) -> Dependence:
+def _sliced_samples(node: Node, dep: Dependence, one: slice) -> Dependence:
     """The result of a slice along the dimension of samples."""
     if any(bound.power == "unknown" for bound in (one.start, one.stop, one.step) if bound):
         return UNKNOWN
@@ -101,8 +101,8 @@ def unsliced(node: Node) -> Dependence:
         return MIXED
     if not dep.has_rows or dep.axis < 0:
         return dep.but()
-    bounds = [node.numbers(place) for place in (1, 2, 3)]
-    if count is None or None in [one if one is None else 0 for one in bounds]:
+    bounds = [node.numbers(i) for i in (1, 2, 3)]
+    if count is None or any(one is None for one in bounds):
         return UNKNOWN
     before = after = 0
     for one in sizes.strided(node.op, *bounds):
@@ -123,12 +123,12 @@ def slice_(node: Node) -> Dependence:
     if not dep.has_rows or dep.axis < 0:
         return dep.but(zero=dep.zero)
     if size is not None and size.flat[dep.axis] == dep.outer * node.size * dep.inner:
-        return dep.but()  # all of them, wherever it begins
+        return dep.but()  # all samples, so `begin` must be 0
     if begin is None or size is None:
         return UNKNOWN
     start, count = begin.flat[dep.axis], size.flat[dep.axis]
     end = None if count.value == -1 else start + count
-    return _kept(node, dep, slice(start, end, sizes.ONE))
+    return _sliced_samples(node, dep, slice(start, end, sizes.ONE))
 
 
 def gather(node: Node) -> Dependence:
@@ -137,7 +137,7 @@ def gather(node: Node) -> Dependence:
     axis = node.axis(2, rank) if node.type == "GatherV2" else 0
     ranks = (rank, node.rank(1))
     if axis is None or None in ranks or rank is None:
-        return together(node) if not params.has_rows and not indices.has_rows else UNKNOWN
+        return elementwise(node) if not params.has_rows and not indices.has_rows else UNKNOWN
     if not indices.has_rows:
         if not indices.is_const:
             return MIXED if params.has_rows or not params.is_const else indices.but()
@@ -155,8 +155,8 @@ def gather(node: Node) -> Dependence:
     if not params.has_rows:
         if not params.is_const:
             return MIXED
-        place = indices.axis if indices.axis < batch else axis + indices.axis - batch
-        return UNKNOWN if indices.axis < batch else indices.but(axis=place, same=False)
+        i = indices.axis if indices.axis < batch else axis + indices.axis - batch
+        return UNKNOWN if indices.axis < batch else indices.but(axis=i, same=False)
     if params.axis < 0 and indices.axis < 0:
         return params.but(same=False)
     if params.axis == indices.axis < batch and merged(params, indices) and params.is_plain:
@@ -165,7 +165,7 @@ def gather(node: Node) -> Dependence:
 
 
 def _own_rows(params: Dependence, indices: Dependence, axis: int) -> Dependence:
-    """Rows that are gathered by their own indices."""
+    """Samples that are gathered by their own indices."""
     fine = params.base is Kind.ROWS and params.axis == axis and not params.is_index
     if not fine or params.some:
         return MIXED
@@ -192,9 +192,9 @@ def gather_nd(node: Node) -> Dependence:
 def scatter(node: Node) -> Dependence:
     """ScatterNd: into rows by their indices, or sums by values of samples."""
     indices, updates = node.deps[:2]
-    if not (indices.has_rows and indices.axis == 0) or node.deps[2].base not in (
-        *(Kind.CONST, Kind.SIZE),
-    ):
+    if not indices.has_rows or indices.axis:
+        return MIXED
+    if node.deps[2].base not in (Kind.CONST, Kind.SIZE):
         return MIXED
     if updates.base not in (Kind.CONST, Kind.ROWS) or updates.is_index or updates.over:
         return MIXED
@@ -210,7 +210,7 @@ def scatter(node: Node) -> Dependence:
 def scattered_into(node: Node) -> Dependence:
     """TensorScatterAdd and the like, at constant indices of dimensions before that of samples."""
     dep, indices, updates = node.deps
-    ranks = [node.rank(place) for place in range(3)]
+    ranks = [node.rank(i) for i in range(3)]
     depth = node.inputs[1].shape[-1] if ranks[1] else None
     if not indices.is_const or not dep.is_plain or not updates.is_plain:
         return MIXED
@@ -272,10 +272,10 @@ def where(node: Node) -> Dependence:
     dep = node.deps[0]
     if not dep.has_rows or not dep.is_plain or dep.axis:
         return MIXED if dep.axis >= 0 else UNKNOWN
-    return Dependence(Kind.ROWS, some=_made(node, node.inputs[0]), is_index=True)
+    return Dependence(Kind.ROWS, some=_mask_key(node, node.inputs[0]), is_index=True)
 
 
-def _made(node: Node, mask: Any, depth: int = 3) -> Any:
+def _mask_key(node: Node, mask: Any, depth: int = 3) -> Any:
     """A key of the ops that compute a mask: scripts may compute the same mask several times."""
     while mask.op.type in ("Identity", "Reshape", "Squeeze"):
         mask = mask.op.inputs[0]
@@ -284,22 +284,22 @@ def _made(node: Node, mask: Any, depth: int = 3) -> Any:
         return op.get_attr("value").SerializeToString()
     if not depth or not op.inputs or op.op_def.is_stateful:
         return node.analysis.key(mask)
-    sources = tuple(_made(node, source, depth - 1) for source in op.inputs)
+    sources = tuple(_mask_key(node, source, depth - 1) for source in op.inputs)
     attributes = tuple((name, str(op.node_def.attr[name])) for name in sorted(op.node_def.attr))
     return (op.type, mask.value_index, attributes, sources)
 
 
 def select(node: Node) -> Dependence:
     """Select, with a condition for each row or for each element."""
-    ranks = [node.rank(place) for place in range(3)]
+    ranks = [node.rank(i) for i in range(3)]
     if node.type == "Select" and ranks[0] not in (0, None, ranks[1]):
         if not all(one.is_plain and one.has_rows and not one.axis for one in node.deps):
             return UNKNOWN
         both = merged(node.deps[0], node.deps[1])
         return MIXED if both is None else both.but(same=False)
     if all(one.is_plain for one in node.deps):
-        return together(node)
-    if node.deps[1].is_index and node.deps[2].zero and _is_of_several(node):
+        return elementwise(node)
+    if node.deps[1].is_index and node.deps[2].zero and _compares_size_with_1(node):
         return node.deps[1]  # a single sample has index 0
     # With a condition per sample, a scale of both values is a scale of the result.
     condition, *values = node.deps
@@ -312,14 +312,14 @@ def select(node: Node) -> Dependence:
         return MIXED
     ((power, over),) = scales
     plain = [one.but(power=0, over=None) for one in node.deps]
-    lie = together(node.given(plain))
-    return lie.but(power=power, over=over) if lie.has_rows else lie
+    layout = elementwise(node.with_deps(plain))
+    return layout.but(power=power, over=over) if layout.has_rows else layout
 
 
-def _is_of_several(node: Node) -> bool:
+def _compares_size_with_1(node: Node) -> bool:
     """Whether the condition is that there are several samples, as in vectorized loops."""
     op = node.inputs[0].op
     if op.type != "Greater":
         return False
     size, floor = (node.analysis.dependence(source).numbers for source in op.inputs)
-    return sizes.whole(floor) == [1] and size is not None and size.flat[0] == node.size
+    return sizes.to_ints(floor) == [1] and size is not None and size.flat[0] == node.size

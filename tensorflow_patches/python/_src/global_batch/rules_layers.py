@@ -40,17 +40,17 @@ def contracted(node: Node, terms: Sequence[str], result: str) -> Dependence:
     names = {term[one.axis] if one.axis >= 0 else "of one" for one, term in rows}
     if sums or len(names) > 1:
         return MIXED  # pairs of samples
-    lie = merged(*(one for one, _ in rows))
-    if lie is None:
+    layout = merged(*(one for one, _ in rows))
+    if layout is None:
         return MIXED
     (name,) = names
-    for place, (one, term) in enumerate(zip(deps, terms)):
+    for i, (one, term) in enumerate(zip(deps, terms)):
         if not one.has_rows and name in term:
-            size = node.inputs[place].shape[term.index(name)]
+            size = node.inputs[i].shape[term.index(name)]
             if size != 1 and not (node.rows and size):
                 return UNKNOWN
     if name in result:
-        return lie.but(axis=result.index(name), power=power, over=over, same=False)
+        return layout.but(axis=result.index(name), power=power, over=over, same=False)
     same = all(one.same for one, _ in rows)
     how = CONST.but(power=power + 1) if same else SUM.but(power=power)
     return how.but(over=over)
@@ -80,12 +80,12 @@ def einsum(node: Node) -> Dependence:
     if None in ranks:
         return UNKNOWN
     # An ellipsis stands for dimensions that are broadcast from their ends.
-    free = [chr(ord("A") + place) for place in range(26) if chr(ord("A") + place) not in equation]
+    free = [chr(ord("A") + i) for i in range(26) if chr(ord("A") + i) not in equation]
     most = max(rank - len(term.replace("...", "")) for rank, term in zip(ranks, terms))
     dots = "".join(free[:most])
-    for place, (rank, term) in enumerate(zip(ranks, terms)):
+    for i, (rank, term) in enumerate(zip(ranks, terms)):
         count = rank - len(term.replace("...", ""))
-        terms[place] = term.replace("...", dots[len(dots) - count :] if count else "")
+        terms[i] = term.replace("...", dots[len(dots) - count :] if count else "")
     if any(len(set(term)) < len(term) for term in terms):
         return UNKNOWN  # a diagonal
     return contracted(node, terms, result.replace("...", dots))
@@ -101,20 +101,20 @@ def convolution(kernel: int, samples: int) -> Rule:
             return MIXED
         if node.deps[samples].has_rows and node.deps[samples].axis:
             return UNKNOWN
-        return _of_some(node, [samples, kernel], ["N", "k"], "N")
+        return _contracted_inputs(node, [samples, kernel], ["N", "k"], "N")
 
     return rule
 
 
 def kernel_gradient(node: Node) -> Dependence:
     """The gradient of a kernel: a sum over samples of products of input 0 and the gradient."""
-    if any(node.deps[place].has_rows and node.deps[place].axis for place in (0, 2)):
+    if any(node.deps[i].has_rows and node.deps[i].axis for i in (0, 2)):
         return UNKNOWN
-    return _of_some(node, [0, 2], ["N", "N"], "k")
+    return _contracted_inputs(node, [0, 2], ["N", "N"], "k")
 
 
-def _of_some(node: Node, places: list[int], terms: list[str], result: str) -> Dependence:
-    some = node.given([node.deps[place].but() for place in places], places)
+def _contracted_inputs(node: Node, which: list[int], terms: list[str], result: str) -> Dependence:
+    some = node.with_deps([node.deps[i].but() for i in which], which)
     return contracted(some, terms, result)
 
 
@@ -125,9 +125,9 @@ def layer(*followed: int) -> Rule:
     """
 
     def rule(node: Node) -> Dependence:
-        places = [place for place in followed or (0,) if place < len(node.deps)]
-        rest = [one for place, one in enumerate(node.deps) if place not in places]
-        chosen = [node.deps[place] for place in places]
+        which = [i for i in followed or (0,) if i < len(node.deps)]
+        rest = [one for i, one in enumerate(node.deps) if i not in which]
+        chosen = [node.deps[i] for i in which]
         if not all(one.base in (Kind.CONST, Kind.SIZE) for one in rest):
             return MIXED
         rows = [one for one in chosen if one.has_rows]
@@ -135,8 +135,8 @@ def layer(*followed: int) -> Rule:
             return MIXED
         if any(one.axis for one in rows) or len(rows) < len(chosen):
             return UNKNOWN
-        lie = merged(*rows)
-        return MIXED if lie is None else lie.but(same=False)
+        layout = merged(*rows)
+        return MIXED if layout is None else layout.but(same=False)
 
     return rule
 
@@ -147,28 +147,28 @@ def inner(core: int) -> Rule:
     def rule(node: Node) -> Dependence:
         if not all(one.is_plain for one in node.deps):
             return MIXED
-        lie: Dependence | None = None
+        layout: Dependence | None = None
         front = 0
-        for place, dep in enumerate(node.deps):
+        for i, dep in enumerate(node.deps):
             if not dep.has_rows:
                 continue
-            rank = node.rank(place)
-            if rank is None or node.output.shape.rank is None:
+            rank = node.rank(i)
+            if rank is None or node.output.shape.rank is None or dep.axis < 0:
                 return UNKNOWN
-            if dep.axis < 0:
-                return UNKNOWN
-            if dep.axis >= rank - core or (lie is not None and dep.axis - (rank - core) != front):
+            if dep.axis >= rank - core or (
+                layout is not None and dep.axis - (rank - core) != front
+            ):
                 return MIXED
             front = dep.axis - (rank - core)
-            lie = dep if lie is None else merged(lie, dep)
-            if lie is None:
+            layout = dep if layout is None else merged(layout, dep)
+            if layout is None:
                 return MIXED
-        return UNKNOWN if lie is None else lie.but(same=False)
+        return UNKNOWN if layout is None else layout.but(same=False)
 
     return rule
 
 
-def last(node: Node) -> Dependence:
+def along_last_dim(node: Node) -> Dependence:
     """Softmax, top k and the like: along the last dimension."""
     dep, rank = node.deps[0], node.rank(0)
     if not dep.has_rows or not dep.is_plain or not all(one.is_const for one in node.deps[1:]):
@@ -176,7 +176,7 @@ def last(node: Node) -> Dependence:
     return UNKNOWN if rank is None else MIXED if dep.axis == rank - 1 else dep.but()
 
 
-def argument(node: Node) -> Dependence:
+def arg_max(node: Node) -> Dependence:
     """ArgMax and ArgMin."""
     dep, rank = node.deps[0], node.rank(0)
     axis = node.axis(1, rank)
@@ -197,21 +197,21 @@ def batch_norm(node: Node) -> Dependence:
         channels = node.op.get_attr("data_format").index(b"C")
         if not dep.has_rows or dep.axis != channels or not dep.is_plain:
             return MIXED
-        lie = dep.but(axis=0, same=False)
-        if any(one.has_rows and merged(lie, one) is None for one in node.deps[1:3]):
+        layout = dep.but(axis=0, same=False)
+        if any(one.has_rows and merged(layout, one) is None for one in node.deps[1:3]):
             return MIXED
         if not all(one.is_plain for one in node.deps[1:]):
             return MIXED
-        return dep.but(same=False) if node.output.value_index == 0 else lie
+        return dep.but(same=False) if node.output.value_index == 0 else layout
     if node.output.value_index == 0:
         return layer()(node)
     return CONST if dep.is_plain else MIXED
 
 
-def stepped(node: Node) -> Dependence:
+def cudnn_rnn(node: Node) -> Dependence:
     """CudnnRNN: samples are the second dimension of sequences and states."""
     deps = [one for one in node.deps if one.has_rows]
     if any(one.axis > 1 or not one.is_plain for one in deps):
         return UNKNOWN
-    lie = node.deps[0]
-    return lie.but(same=False) if lie.has_rows and lie.axis == 1 else UNKNOWN
+    layout = node.deps[0]
+    return layout.but(same=False) if layout.has_rows and layout.axis == 1 else UNKNOWN

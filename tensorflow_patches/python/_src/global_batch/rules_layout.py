@@ -18,7 +18,7 @@ from tensorflow.mpi._src.global_batch.kind import (
     of_numbers,
 )
 from tensorflow.mpi._src.global_batch.node import Node
-from tensorflow.mpi._src.global_batch.rules_arithmetic import together
+from tensorflow.mpi._src.global_batch.rules_arithmetic import elementwise
 from tensorflow.mpi._src.global_batch.sizes import Number
 
 Rule = Callable[[Node], Dependence]
@@ -27,14 +27,14 @@ Rule = Callable[[Node], Dependence]
 def moves(first: int = 0) -> Callable[[Rule], Rule]:
     """Makes a rule for the samples of input `first`; other inputs must be constant.
 
-    Inputs without samples keep their dependence.
+    If that input has no samples, the output has its dependence.
     """
 
     def decorate(rule: Rule) -> Rule:
         @functools.wraps(rule)
         def whole(node: Node) -> Dependence:
             dep = node.deps[first]
-            others = [one for place, one in enumerate(node.deps) if place != first]
+            others = [one for i, one in enumerate(node.deps) if i != first]
             if any(one.base not in (Kind.CONST, Kind.SIZE) or one.over for one in others):
                 return MIXED
             if not dep.has_rows or dep.axis < 0:
@@ -47,11 +47,11 @@ def moves(first: int = 0) -> Callable[[Rule], Rule]:
 
 
 def shape(node: Node) -> Dependence:
-    place = node.output.value_index if node.type == "ShapeN" else 0
-    dims = node.dims(place)
+    i = node.output.value_index if node.type == "ShapeN" else 0
+    dims = node.dims(i)
     if dims is None:
-        lost = node.deps[place].base in (Kind.MIXED, Kind.UNKNOWN)
-        return UNKNOWN if lost else SIZE if node.deps[place].has_rows else CONST
+        lost = node.deps[i].base in (Kind.MIXED, Kind.UNKNOWN)
+        return UNKNOWN if lost else SIZE if node.deps[i].has_rows else CONST
     size = node.type == "Size"
     return of_numbers(sizes.array([sizes.product(dims)] if size else dims, [] if size else -1))
 
@@ -89,7 +89,7 @@ def _target(node: Node, before: list[Number] | None) -> list[Number] | None:
         return None
     else:
         after = [sizes.number(-1 if size is None else size) for size in node.output.shape]
-    rest = [place for place, size in enumerate(after) if size.value == -1]
+    rest = [i for i, size in enumerate(after) if size.value == -1]
     if before is None or len(rest) > 1:
         return None
     if rest:
@@ -127,13 +127,13 @@ def transpose(node: Node) -> Dependence:
     return UNKNOWN if order is None else dep.but(axis=order.index(dep.axis))
 
 
-def along(place: int) -> Rule:
-    """An op along the axis given by its input `place`."""
+def along(i: int) -> Rule:
+    """An op along the axis that its input `i` contains."""
 
     @moves()
     def rule(node: Node) -> Dependence:
         dep, rank = node.deps[0], node.rank(0)
-        axes = node.ints(place)
+        axes = node.ints(i)
         if axes is None or rank is None:
             return UNKNOWN
         if dep.axis in [axis % rank for axis in axes] or not dep.is_plain:
@@ -145,35 +145,35 @@ def along(place: int) -> Rule:
 
 def concat(node: Node) -> Dependence:
     deps, rank = node.deps[:-1], node.output.shape.rank
-    axis = sizes.whole(node.numbers(len(deps)))
+    axis = sizes.to_ints(node.numbers(len(deps)))
     rows = [one for one in deps if one.has_rows]
     if not rows:
-        return together(node) if all(one.base is Kind.SIZE for one in deps) else added(deps)
+        return elementwise(node) if all(one.base is Kind.SIZE for one in deps) else added(deps)
     if axis is None or rank is None:
         return UNKNOWN
-    alike = len({(one.axis, one.power, one.over, one.some, one.base) for one in rows}) == 1
-    if len(rows) < len(deps) or not alike:
-        return _with_places(node, axis[0] % rank)
-    lie = rows[0]
-    if lie.axis < 0:
-        return lie.but(same=False)
-    if axis[0] % rank == lie.axis:
-        return _one_after_another(rows)
-    return _pressed(rows, lie.axis)
+    same_layout = len({(one.axis, one.power, one.over, one.some, one.base) for one in rows}) == 1
+    if len(rows) < len(deps) or not same_layout:
+        return _with_indices(node, axis[0] % rank)
+    layout = rows[0]
+    if layout.axis < 0:
+        return layout.but(same=False)
+    if axis[0] % rank == layout.axis:
+        return _concatenated_samples(rows)
+    return _stacked_samples(rows, layout.axis)
 
 
-def _pressed(rows: list[Dependence], axis: int) -> Dependence:
+def _stacked_samples(rows: list[Dependence], axis: int) -> Dependence:
     """Pack or concatenation of inputs whose samples have the same layout."""
-    lie = merged(*rows)
-    if lie is None:
+    layout = merged(*rows)
+    if layout is None:
         return MIXED
-    places = {one.is_index for one in rows}
-    if places == {True, False} and not rows[0].is_index:
-        return MIXED  # the new dimension comes first
-    return lie.but(axis=axis, same=all(one.same for one in rows), is_index=rows[0].is_index)
+    are_indices = {one.is_index for one in rows}
+    if are_indices == {True, False} and not rows[0].is_index:
+        return MIXED  # as an index, a sample's would not come first
+    return layout.but(axis=axis, same=all(one.same for one in rows), is_index=rows[0].is_index)
 
 
-def _one_after_another(rows: list[Dependence]) -> Dependence:
+def _concatenated_samples(rows: list[Dependence]) -> Dependence:
     """A concatenation along the dimension of samples."""
     if any(one.is_index for one in rows):
         return MIXED
@@ -186,8 +186,8 @@ def _one_after_another(rows: list[Dependence]) -> Dependence:
     return one.but(outer=sizes.symbol("", name), inner=sizes.ONE, same=same)
 
 
-def _with_places(node: Node, axis: int) -> Dependence:
-    """Indices of samples, with constants or rows beside them."""
+def _with_indices(node: Node, axis: int) -> Dependence:
+    """Pack or concatenation of samples' indices and constants or rows."""
     rows = [one for one in node.deps if one.has_rows]
     first = node.deps[0]
     fine = first.is_index and all(one.is_index or one.is_plain for one in rows)
@@ -204,15 +204,15 @@ def pack(node: Node) -> Dependence:
     if rank is None:
         return UNKNOWN
     axis %= rank
-    lie = rows[0]
-    if lie.axis < 0 and all(one.axis < 0 for one in rows):
+    layout = rows[0]
+    if layout.axis < 0 and all(one.axis < 0 for one in rows):
         consts = all(one.is_const for one in node.deps if not one.has_rows)
-        return _pressed(rows, -1) if consts else MIXED
+        return _stacked_samples(rows, -1) if consts else MIXED
     if len(rows) < len(node.deps):
-        return _with_places(node, axis + (axis <= lie.axis))
+        return _with_indices(node, axis + (axis <= layout.axis))
     if len({(one.axis, one.power, one.over, one.some, one.base) for one in rows}) > 1:
         return MIXED
-    return _pressed(rows, lie.axis + (axis <= lie.axis))
+    return _stacked_samples(rows, layout.axis + (axis <= layout.axis))
 
 
 def unpack(node: Node) -> Dependence:
@@ -225,13 +225,13 @@ def unpack(node: Node) -> Dependence:
     return MIXED if axis == dep.axis else dep.but(axis=dep.axis - (axis < dep.axis))
 
 
-def split(value: int, place: int) -> Rule:
-    """Split and SplitV; `place`: the input with the axis."""
+def split(value: int, i: int) -> Rule:
+    """Split and SplitV of input `value` along the axis that input `i` contains."""
 
     @moves(value)
     def rule(node: Node) -> Dependence:
         dep = node.deps[value]
-        axis = node.axis(place, node.rank(value))
+        axis = node.axis(i, node.rank(value))
         if axis is None:
             return UNKNOWN
         if axis != dep.axis:
@@ -260,7 +260,7 @@ def padded(node: Node) -> Dependence:
     """Pad, if the dimension of samples is not padded."""
     dep, how = node.deps[0], node.numbers(1)
     if not dep.has_rows or dep.axis < 0:
-        return dep.but() if dep.is_const or dep.base is Kind.SUM else together(node)
+        return dep.but() if dep.is_const or dep.base is Kind.SUM else elementwise(node)
     if any(not one.is_const for one in node.deps[2:]) or (
         node.type == "PadV2" and not dep.is_plain
     ):

@@ -69,7 +69,7 @@ class Why(NamedTuple):
 
     Attributes:
       what: what does.
-      op: the operation that causes it, as `place` describes it.
+      op: the operation that causes it, as `location` describes it.
       way_out: what the user can do so that the ranks share the work.
     """
 
@@ -78,8 +78,11 @@ class Why(NamedTuple):
     way_out: str = "compute it from tf.mpi.gather_batch(x)"
 
 
-def place(op: Any) -> str:
-    """An operation's type and the line of the script that created it; a plan holds no graph."""
+def location(op: Any) -> str:
+    """An operation's type and the line of the script that created it.
+
+    As text: a plan must not keep the analyzed graph.
+    """
     if op is None:
         return ""
     for frame in reversed(op.traceback or ()):
@@ -100,7 +103,9 @@ class Findings:
         self.eagerly = eagerly
         self.sites: list[Site] = []
         self.draws: list[Draw] = []  # in program order; without those in nested functions
-        self.several: list[tuple[int, Any]] = []  # (index in draws, tensor) of draws with a factor
+        self.draws_with_factor: list[
+            tuple[int, Any]
+        ] = []  # (index in draws, tensor), if factor > 1
         self.foreign_draw = ""  # an op that draws for samples in a restored function
         self.nested_draws = False  # whether a nested function draws for samples
         self.gathered: list[Why] = []  # what is computed from the whole batch
@@ -142,7 +147,7 @@ class Mark(NamedTuple):
 
     sites: int
     draws: int
-    several: int
+    draws_with_factor: int
     gathered: int
     whys: int
     whole_states: int
@@ -199,7 +204,7 @@ class Planned:
         self._next_draw: Iterator[Draw] = iter(draws)
 
     def next(self, kind: str) -> Site | None:
-        """None from where the step departs from the path that was analyzed."""
+        """The decision for the next call; None once the step has left the analyzed path."""
         site = next(self._next, None)
         if site is None or site.kind != kind:
             self._next = iter(())

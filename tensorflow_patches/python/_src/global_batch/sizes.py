@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-_MAX = 64  # the largest tensor whose values are tracked
+MAX_ELEMENTS = 64  # the values of larger tensors are not tracked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,14 +80,15 @@ class Number:
     @property
     def power(self) -> int | str | None:
         """The power of N; None if it is another function of N; or "counted", or "unknown"."""
-        first = [(name[0], name, power) for name, power in self.of if name[0] in "N#?"]
-        if any(kind == "?" for kind, *_ in first):
+        varying = [(name, power) for name, power in self.of if name[0] in "N#?"]
+        kinds = {name[0] for name, _ in varying}
+        if "?" in kinds:
             return "unknown"
-        if any(kind == "#" for kind, *_ in first):
-            return "counted" if len(first) == 1 and first[0][2] == 1 else "unknown"
-        if any(name != "N" for _, name, _ in first):
+        if "#" in kinds:
+            return "counted" if len(varying) == 1 and varying[0][1] == 1 else "unknown"
+        if any(name != "N" for name, _ in varying):
             return None
-        return sum(power for *_, power in first)
+        return sum(power for _, power in varying)
 
 
 ZERO, ONE = Number(Fraction(0)), Number(Fraction(1))
@@ -129,7 +130,7 @@ def _larger(one: Number, other: Number, sign: int = 1) -> Number:
 
 def of_constant(value: Any) -> Any:
     """An array as an array of Numbers; None if it is large, or not numeric."""
-    if value is None or value.size > _MAX or value.dtype.kind not in "iuf":
+    if value is None or value.size > MAX_ELEMENTS or value.dtype.kind not in "iuf":
         return None
     if not np.isfinite(value).all():
         return None
@@ -144,7 +145,7 @@ def array(numbers: Iterable[Number], shape: Any = -1) -> Any:
     return result.reshape(shape)
 
 
-def whole(numbers: Any) -> list[int] | None:
+def to_ints(numbers: Any) -> list[int] | None:
     """The values as a flat list, if all are known integers."""
     if numbers is None:
         return None
@@ -152,21 +153,21 @@ def whole(numbers: Any) -> list[int] | None:
     return None if None in values else values
 
 
-def folded(op: Any, inputs: list[Any], place: int) -> Any:
-    """Output `place` of `op`, applied to these arrays; None if unknown."""
+def folded(op: Any, inputs: list[Any], output: int) -> Any:
+    """The output with index `output` of `op`, applied to these arrays; None if unknown."""
     fold = _FOLDS.get(op.type)
     if fold is None or any(one is None for one in inputs):
         return None
     try:
-        result = fold(op, place, *inputs)
+        result = fold(op, output, *inputs)
     except (ValueError, IndexError, TypeError):  # unknown sizes
         return None
     result = np.asarray(result, object)
-    return result if result.size <= _MAX else None
+    return result if result.size <= MAX_ELEMENTS else None
 
 
 def _ints(numbers: Any) -> list[int]:
-    values = whole(numbers)
+    values = to_ints(numbers)
     if values is None:
         raise ValueError
     return values
@@ -177,7 +178,7 @@ def _int(numbers: Any) -> int:
 
 
 def _reduced(function: Callable[[Number, Number], Number], start: Number | None) -> Any:
-    def fold(op: Any, place: int, values: Any, axes: Any) -> Any:
+    def fold(op: Any, output: int, values: Any, axes: Any) -> Any:
         if set(axis % max(values.ndim, 1) for axis in _ints(axes)) != set(range(values.ndim)):
             raise ValueError
         found = list(values.flat)
@@ -190,7 +191,7 @@ def _reduced(function: Callable[[Number, Number], Number], start: Number | None)
 
 
 def _elementwise(function: Callable[..., Number]) -> Any:
-    def fold(op: Any, place: int, *values: Any) -> Any:
+    def fold(op: Any, output: int, *values: Any) -> Any:
         return np.frompyfunc(function, len(values), 1)(*values)
 
     return fold
@@ -203,8 +204,8 @@ def strided(op: Any, begin: Any, end: Any, strides: Any) -> list[Any]:
         for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
     }
     index: list[Any] = []
-    for place, (first, last, step) in enumerate(zip(begin.flat, end.flat, strides.flat)):
-        bit = 1 << place
+    for output, (first, last, step) in enumerate(zip(begin.flat, end.flat, strides.flat)):
+        bit = 1 << output
         if masks["ellipsis"] & bit:
             index.append(Ellipsis)
         elif masks["new_axis"] & bit:
@@ -217,7 +218,7 @@ def strided(op: Any, begin: Any, end: Any, strides: Any) -> list[Any]:
     return index
 
 
-def _sliced(op: Any, place: int, values: Any, begin: Any, end: Any, strides: Any) -> Any:
+def _sliced(op: Any, output: int, values: Any, begin: Any, end: Any, strides: Any) -> Any:
     def known(one: Any) -> Any:
         return _int(array([one])) if isinstance(one, Number) else one
 
@@ -244,55 +245,55 @@ def _chosen(condition: Number, one: Number, other: Number) -> Number:
     return one if condition.value else other
 
 
-def _split(op: Any, place: int, axis: Any, values: Any) -> Any:
-    return np.split(values, op.get_attr("num_split"), _int(axis))[place]
+def _split(op: Any, output: int, axis: Any, values: Any) -> Any:
+    return np.split(values, op.get_attr("num_split"), _int(axis))[output]
 
 
-def _taken(op: Any, place: int, values: Any, indices: Any, axis: Any) -> Any:
+def _taken(op: Any, output: int, values: Any, indices: Any, axis: Any) -> Any:
     if op.get_attr("batch_dims"):
         raise ValueError
     return np.take(values, np.reshape(_ints(indices), indices.shape), _int(axis))
 
 
-def _stitched(op: Any, place: int, *inputs: Any) -> Any:
+def _stitched(op: Any, output: int, *inputs: Any) -> Any:
     half = len(inputs) // 2
     found: dict[int, Number] = {}
     for indices, values in zip(inputs[:half], inputs[half:]):
         if values.ndim > 1:
             raise ValueError
         found.update(zip(_ints(indices), values.flat))
-    return array(found[place] for place in range(len(found)))
+    return array(found[output] for output in range(len(found)))
 
 
-def _summed_along(op: Any, place: int, *shapes: Any) -> Any:
-    """BroadcastGradientArgs: the dimensions that were broadcast for one of two."""
+def _summed_along(op: Any, output: int, *shapes: Any) -> Any:
+    """BroadcastGradientArgs: the dimensions along which one of two shapes was broadcast."""
     most = max(map(len, shapes))
     padded = [[ONE] * (most - len(shape)) + list(shape) for shape in shapes]
     return array(
         number(axis)
-        for axis, (own, other) in enumerate(zip(padded[place], padded[1 - place]))
+        for axis, (own, other) in enumerate(zip(padded[output], padded[1 - output]))
         if own == ONE
     )
 
 
-def _broadcast(op: Any, place: int, *shapes: Any) -> Any:
+def _broadcast(op: Any, output: int, *shapes: Any) -> Any:
     most = max(map(len, shapes))
     padded = [[ONE] * (most - len(shape)) + list(shape) for shape in shapes]
     return array(own if own != ONE else other for own, other in zip(*padded))
 
 
-def _offset(op: Any, place: int, axis: Any, *shapes: Any) -> Any:
+def _offset(op: Any, output: int, axis: Any, *shapes: Any) -> Any:
     found = array([ZERO] * shapes[0].size)
-    for shape in shapes[:place]:
+    for shape in shapes[:output]:
         found[_int(axis)] = found[_int(axis)] + shape[_int(axis)]
     return found
 
 
-def _inverted(op: Any, place: int, order: Any) -> Any:
+def _inverted(op: Any, output: int, order: Any) -> Any:
     return array(map(number, np.argsort(_ints(order))))
 
 
-def _as_it_is(op: Any, place: int, values: Any, *_: Any) -> Any:
+def _identity(op: Any, output: int, values: Any, *_: Any) -> Any:
     return values
 
 
@@ -301,7 +302,7 @@ _COMPARISONS = {
     "GreaterEqual": "ge",
 }  # fmt: skip
 _FOLDS: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("Identity", "Cast", "StopGradient", "Snapshot", "EnsureShape"), _as_it_is),
+    **dict.fromkeys(("Identity", "Cast", "StopGradient", "Snapshot", "EnsureShape"), _identity),
     **dict.fromkeys(("Add", "AddV2"), _elementwise(lambda one, other: one + other)),
     **dict.fromkeys(("RealDiv", "Div", "DivNoNan"), _elementwise(lambda one, other: one / other)),
     **dict.fromkeys(("FloorDiv", "TruncateDiv"), _elementwise(lambda one, other: one // other)),
@@ -319,25 +320,25 @@ _FOLDS: dict[str, Callable[..., Any]] = {
     "Max": _reduced(_larger, None),
     "Min": _reduced(lambda one, other: _larger(one, other, -1), None),
     "StridedSlice": _sliced,
-    "Slice": lambda op, place, values, begin, size: values[
+    "Slice": lambda op, output, values, begin, size: values[
         tuple(slice(b, None if s < 0 else b + s) for b, s in zip(_ints(begin), _ints(size)))
     ],
-    "Pack": lambda op, place, *values: np.stack(values, op.get_attr("axis")),
-    "Unpack": lambda op, place, values: np.moveaxis(values, op.get_attr("axis"), 0)[place],
-    "ConcatV2": lambda op, place, *values: np.concatenate(values[:-1], _int(values[-1])),
+    "Pack": lambda op, output, *values: np.stack(values, op.get_attr("axis")),
+    "Unpack": lambda op, output, values: np.moveaxis(values, op.get_attr("axis"), 0)[output],
+    "ConcatV2": lambda op, output, *values: np.concatenate(values[:-1], _int(values[-1])),
     "Split": _split,
-    "SplitV": lambda op, place, values, counts, axis: np.split(
+    "SplitV": lambda op, output, values, counts, axis: np.split(
         values, np.cumsum(_ints(counts))[:-1], _int(axis)
-    )[place],
+    )[output],
     "GatherV2": _taken,
-    "Reshape": lambda op, place, values, shape: values.reshape(_ints(shape)),
-    "ExpandDims": lambda op, place, values, axis: np.expand_dims(values, _int(axis)),
-    "Squeeze": lambda op, place, values: np.squeeze(
+    "Reshape": lambda op, output, values, shape: values.reshape(_ints(shape)),
+    "ExpandDims": lambda op, output, values, axis: np.expand_dims(values, _int(axis)),
+    "Squeeze": lambda op, output, values: np.squeeze(
         values, tuple(op.get_attr("squeeze_dims")) or None
     ),
-    "Fill": lambda op, place, shape, value: np.full(_ints(shape), value, object),
-    "Tile": lambda op, place, values, times: np.tile(values, _ints(times)),
-    "Range": lambda op, place, *bounds: array(map(number, range(*map(_int, bounds)))),
+    "Fill": lambda op, output, shape, value: np.full(_ints(shape), value, object),
+    "Tile": lambda op, output, values, times: np.tile(values, _ints(times)),
+    "Range": lambda op, output, *bounds: array(map(number, range(*map(_int, bounds)))),
     "DynamicStitch": _stitched,
     "BroadcastGradientArgs": _summed_along,
     "BroadcastArgs": _broadcast,

@@ -19,18 +19,16 @@ from tensorflow.mpi._src.global_batch.batch import Part
 from tensorflow.mpi._src.runtime import hooks
 from tensorflow.mpi._src.variables import naming, unwrap
 
-# Ops that change a variable or a table; for those that add, the index of the input that is added.
-ASSIGNS = {
+ASSIGNS = {  # ops that change a variable or a table
     *hooks.ASSIGN_OPS,
     *("LookupTableInsertV2", "LookupTableImportV2", "LookupTableRemoveV2"),
 }
-_ADDS = {"AssignAddVariableOp": 1}
-_PLAIN = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
+_WHOLE_ASSIGNS = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
 _READS = {"ReadVariableOp", "VarHandleOp", "Const"}
 
 
 @contextlib.contextmanager
-def kept(model: Any, part: Part) -> Iterator[None]:
+def restored_after_stand_in(model: Any, part: Part) -> Iterator[None]:
     """Around a step: if its samples do not count, undoes the changes that they have made."""
     if part.counts is None:
         yield
@@ -41,13 +39,13 @@ def kept(model: Any, part: Part) -> Iterator[None]:
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     first = 0 if graph is None else len(graph.get_operations())
     yield
-    alike = {id(variable) for variable in part.whole_states}
+    same_on_ranks = {id(variable) for variable in part.whole_states}
     if graph is None:
         averages = {id(unwrap.tf_variable(v)) for v in _moving_averages(model)}
         changed = {id(variable.handle) for variable, _ in others if id(variable) in averages}
     else:
-        changed = made_of_samples(graph, graph.get_operations()[first:], part)
-    before = [pair for pair in summed if id(pair[0]) not in alike]
+        changed = _assigned_from_samples(graph, graph.get_operations()[first:], part)
+    before = [pair for pair in summed if id(pair[0]) not in same_on_ranks]
     mine = {id(variable) for variable, _ in summed}
     before += [
         (variable, value)
@@ -94,42 +92,39 @@ def _moving_averages(model: Any) -> list[Any]:
     ]
 
 
-def made_of_samples(graph: Any, operations: Iterable[Any] | None, part: Part) -> set[int]:
-    """The ids of the handles of variables whose assigned values depend on this rank's samples.
+def _assigned_from_samples(graph: Any, operations: Iterable[Any], part: Part) -> set[int]:
+    """Ids of the handles of variables to which `operations` assign values of this rank's samples.
 
     A value that has passed an average or a gathering is the same on every rank.
-
-    Args:
-      operations: the operations of `graph` to look at; None: all.
     """
     leaves = {
         kinds.key(leaf)
         for leaf in tf.nest.flatten(part.data, expand_composites=True)
         if isinstance(leaf, tf.Tensor) and hasattr(leaf, "graph") and leaf.graph is graph
     }
-    holders = {
-        kinds.key(inside): kinds.origin(outside)
-        for outside, inside in getattr(graph, "captures", ())
-    }
+    handles = _handles(graph)
     found = set()
-    for op in graph.get_operations() if operations is None else operations:
-        if op.type not in _PLAIN or kinds.key(op.inputs[0]) not in holders:
+    for op in operations:
+        if op.type not in _WHOLE_ASSIGNS or kinds.key(op.inputs[0]) not in handles:
             continue
         if _leads_to(op.inputs[1], leaves):
-            found.add(id(holders[kinds.key(op.inputs[0])]))
+            found.add(id(handles[kinds.key(op.inputs[0])]))
     return found
+
+
+def _handles(graph: Any) -> dict[Any, Any]:
+    """The outer tensors that a function's `graph` captures, by the keys of the inner ones."""
+    captures = getattr(graph, "captures", ())
+    return {kinds.key(inside): kinds.origin(outside) for outside, inside in captures}
 
 
 def assigned(graph: Any, operations: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     """The variables that `operations` of a function's `graph` change: (outer handle, added tensor).
 
-    The tensor is None if the variable is set, or if what is added is unknown, as in another
+    The tensor is None if the variable is set, or if the added value is unknown, as in another
     function.
     """
-    handles = {
-        kinds.key(inside): kinds.origin(outside)
-        for outside, inside in getattr(graph, "captures", ())
-    }
+    handles = _handles(graph)
     for op in operations:
         if op.type in ASSIGNS:
             handle = handles.get(kinds.key(op.inputs[0]))
@@ -142,8 +137,8 @@ def assigned(graph: Any, operations: Iterable[Any]) -> Iterator[tuple[Any, Any]]
 
 
 def _added(op: Any) -> Any:
-    if op.type in _ADDS:
-        return op.inputs[_ADDS[op.type]]
+    if op.type == "AssignAddVariableOp":
+        return op.inputs[1]
     value = op.inputs[1].op if op.type == "AssignVariableOp" else None
     while value is not None and value.type == "Identity":
         value = value.inputs[0].op

@@ -71,11 +71,11 @@ def wrap(kind: str) -> Callable[[Any], Any]:
             _fits += kind == "fit"
             _calls.stack.append(call)
             presence.begin(called(kind, self))
-            since = failures.now()
+            since = failures.current_time()
             try:
                 return original(self, *args, **kwargs)
             except BaseException as error:
-                raised, told = failures.left(error, since)
+                raised, told = failures.error_to_raise(error, since)
                 if not told and isinstance(error, Exception):
                     _tell(call, error)
                 if raised is error:

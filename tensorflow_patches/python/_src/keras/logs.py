@@ -22,7 +22,7 @@ _WEIGHTS = "_tf_mpi_weights"  # attribute of a model: weights of the last batch,
 
 
 def take_weight(model: Any, kind: str, logs: Any) -> None:
-    """After each step: removes the weight that results.noted has put into its logs."""
+    """After each step: removes the weight that results.note_returned has put into its logs."""
     if type(logs) is not dict:
         return
     weight = logs.pop(results.WEIGHT, None)

@@ -109,7 +109,7 @@ def updated(original: Any) -> Any:
         if not (loop or _open) or not _has_own_loop() or getattr(_local, "updating", None) is self:
             return function(self, *args, **kwargs)
         if self not in _updated:
-            metrics.begin(self)
+            metrics.mark_synchronized(self)
         if loop is not None:
             loop.note(self)
         with threads.inside(_local, updating=self):
@@ -127,7 +127,7 @@ def _note(metric: Any, args: Any, kwargs: Any, in_function: bool) -> None:
     noted = _updated.get(metric)
     if noted is not None and form in noted.forms and noted.in_function == in_function:
         return
-    added = metrics.adds(metric, args, kwargs)
+    added = metrics.analyze_update(metric, args, kwargs)
     if added is None and adapters.has_summed_states(metric):
         added = [(variable, False) for variable in metric.variables]
     # A variable that it does not add to belongs to a nested metric, or does not change.

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from tensorflow.mpi._src.data import feeds, own_part
+from tensorflow.mpi._src.data import feeds, own_data
 from tensorflow.mpi._src.keras import calls, describe
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.presence import presence
@@ -100,7 +100,7 @@ def _tell(kind: str, model: Any, everyone: list[dict[str, tuple[str, str]]]) -> 
 
 def _way_out(key: str) -> str:
     if key in describe.OF_CALLS["fit"]:
-        return own_part.WAY_OUT
+        return own_data.WAY_OUT
     return "To run a different program on each rank, set TF_MPI_ENABLE=0"
 
 

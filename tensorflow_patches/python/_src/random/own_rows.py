@@ -105,7 +105,7 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
             draw = _taken() or _decided(call)
             if draw is None or draw.axis is None:
                 return op(*args, **kwargs)
-            numbers = kinds.drawn(lambda: call.of_rows(draw), draw, _is_nested())
+            numbers = kinds.draw_marked(lambda: call.of_rows(draw), draw, _is_nested())
             part = batch.current()
             # _judge_draws finds out later how these numbers are laid out (Draw.outer).
             if (
@@ -114,7 +114,7 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
                 and part.findings is not None
                 and not _is_nested()
             ):
-                part.findings.several.append((len(part.findings.draws) - 1, numbers))
+                part.findings.draws_with_factor.append((len(part.findings.draws) - 1, numbers))
             return numbers
 
     return drawn
@@ -174,7 +174,7 @@ def _is_divided(in_step: bool = True) -> bool:
         return False
     part = batch.current()
     if part is not None:
-        return not part.is_whole and not part.is_left()
+        return not part.is_whole and not part.is_outside_graph()
     if not scope.is_divided() or scope.is_replicated_step():
         return False
     return not in_step or _in_own_step()

@@ -15,14 +15,14 @@ from tensorflow.mpi._src.files import names, waits
 from tensorflow.mpi._src.runtime import group, log
 
 _WRITES = "writes "
-_MOST = 100  # files of a rank that are compared: the first that it writes
+_MAX_FILES = 100  # files of a rank that are compared: the first that it writes
 _NUMBER = re.compile(r"[\W_]*\d+")
 _made: dict[str, str] = {}  # names.pattern of a path -> the path; on ranks 0 and 1
 
 
 def note(path: Any) -> None:
     """Records that the script writes the file `path` or appends to it."""
-    if group.rank > 1 or group.size == 1 or len(_made) == _MOST:
+    if group.rank > 1 or group.size == 1 or len(_made) == _MAX_FILES:
         return
     own = os.path.abspath(os.fsdecode(path))
     pattern = names.pattern(own)
@@ -46,7 +46,7 @@ def warn_of_other_names() -> None:
             continue
         log.once(
             f"rank 0 has written '{other}' and rank 1 '{own}'. If these should be one file, the "
-            "script takes its name from the clock, or takes the first free name, which differ by "
+            "script takes its name from the clock, or the first free name, and both differ by "
             "rank: pass the name to the script, or use rank 0's number, "
             "int(tf.mpi.broadcast(number))",
             key="other names",

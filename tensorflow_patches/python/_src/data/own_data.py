@@ -20,9 +20,8 @@ def declare() -> None:
     """See tensorflow.mpi.own_data."""
     if config.get("TF_MPI_SHARD") == "off":
         return
-    control_plane.headers(
-        "tf.mpi.own_data()", None
-    )  # all ranks must call it, or the others would divide
+    # All ranks must call it, or the others would divide the data.
+    control_plane.headers("tf.mpi.own_data()", None)
     config.leave_data_to_script(files=False)
     engine.leave_data_to_script()
 
@@ -39,5 +38,4 @@ def is_own(dataset: Any) -> bool:
     """Whether `dataset` is made from datasets of own rows."""
     if getattr(dataset, _MARK, False):
         return True
-    sources = dataset._inputs() if hasattr(dataset, "_inputs") else []
-    return bool(sources) and any(map(is_own, sources))
+    return hasattr(dataset, "_inputs") and any(map(is_own, dataset._inputs()))
