@@ -149,14 +149,14 @@ def test_shard_refuses_what_it_cannot_split(feeds, monkeypatch):
 def test_batches_without_samples_are_reported_with_a_remedy(feeds, monkeypatch):
     whys: list[Any] = []
     monkeypatch.setattr(feeds.plan, "plan_for", lambda *given: whys.append(given[3]))
-    monkeypatch.setattr(feeds.batch_shard, "of_unknown_samples", lambda _: None)
+    monkeypatch.setattr(feeds.batch_shard, "type_without_samples", lambda _: None)
     monkeypatch.setattr(feeds.batch_shard, "differing_rows", lambda _: [3, 4])
     feeds._plan(types.SimpleNamespace(step=object()), None, True, True)
     assert [why.what for why in whys] == [
         "a batch whose tensors have different first dimensions (3 and 4)"
     ]
     assert whys[0].way_out == "give all inputs the same first dimension"
-    monkeypatch.setattr(feeds.batch_shard, "of_unknown_samples", lambda _: "Graph")
+    monkeypatch.setattr(feeds.batch_shard, "type_without_samples", lambda _: "Graph")
     feeds._plan(types.SimpleNamespace(step=object()), None, True, True)
     assert whys[1].way_out == "derive Graph from tf.experimental.BatchableExtensionType"
 
@@ -265,14 +265,14 @@ def test_a_rank_0_that_has_ended_early_is_an_error(feeds, monkeypatch):
     monkeypatch.setattr(streams.determinism, "has_effects", lambda _: False)
     for module, name in ((streams.packing, "decode_spec"), (streams.packing, "unpack")):
         monkeypatch.setattr(module, name, mock.MagicMock())
-    monkeypatch.setattr(streams.input_stats, "note_made", lambda _: None)
+    monkeypatch.setattr(streams.input_stats, "mark_counted", lambda _: None)
     monkeypatch.setattr(streams, "gather", mock.MagicMock())
 
-    def one_by_one(dataset: Any, function: Any) -> Any:
+    def map_on_request(dataset: Any, function: Any) -> Any:
         function((mock.MagicMock(), mock.MagicMock()))
         return mock.MagicMock()
 
-    monkeypatch.setattr(streams.batch_shard, "one_by_one", one_by_one)
+    monkeypatch.setattr(streams.batch_shard, "map_on_request", map_on_request)
     streams._from_rank_0(mock.MagicMock(), "data 0", "fit", "")
     text = checks.assert_greater.call_args.args[2]
     assert text == "fit: rank 0, which sends these data, ended before it had sent all of them"

@@ -174,7 +174,7 @@ def average_slices(
     """
     if scope.is_alone():
         return slices
-    slices = of_tensors(slices)
+    slices = with_tensors(slices)
     if compiled.is_compiled():
         return compiled.average_in_one_call([slices], [name], label, weight, every_row)[0]
     eagerly = tf.executing_eagerly()
@@ -186,7 +186,7 @@ def average_slices(
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
-def of_tensors(slices: Any) -> Any:
+def with_tensors(slices: Any) -> Any:
     """The slices with tensors inside: a script may pass tuples or arrays."""
     return tf.IndexedSlices(
         *(
@@ -196,7 +196,7 @@ def of_tensors(slices: Any) -> Any:
     )
 
 
-def on_values(function: Callable[[Any], Any], gradient: Any) -> Any:
+def map_values(function: Callable[[Any], Any], gradient: Any) -> Any:
     """`function` applied to a tensor, or to the values of tf.IndexedSlices."""
     if not isinstance(gradient, tf.IndexedSlices):
         return function(gradient)
@@ -204,7 +204,7 @@ def on_values(function: Callable[[Any], Any], gradient: Any) -> Any:
     return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
 
 
-def of_table(gradient: Any, variable: Any) -> Any:
+def with_dense_shape_of(gradient: Any, variable: Any) -> Any:
     """The gradient, with a wrong dense_shape replaced; stock TensorFlow ignores dense_shape."""
     from tensorflow.python.framework import tensor_shape
 
@@ -291,7 +291,7 @@ def average_all(
     names = _numbered_names(names)
     weight = scope.gradient_weight()
     if scope.is_replicated_step():
-        return of_values(gradients, lambda values: average(values, names, label, weight))
+        return apply_to_values(gradients, lambda values: average(values, names, label, weight))
     if gradients and not scope.is_alone() and compiled.is_compiled():
         return compiled.average_in_one_call(gradients, names, label, weight, every_row)
     averages: dict[int, Any] = {}
@@ -306,10 +306,12 @@ def average_all(
     return [averages[i] for i in range(len(gradients))]
 
 
-def of_values(gradients: Sequence[Any], function: Callable[[list[Any]], list[Any]]) -> list[Any]:
+def apply_to_values(
+    gradients: Sequence[Any], function: Callable[[list[Any]], list[Any]]
+) -> list[Any]:
     """The gradients after `function`, which takes all tensors; of sparse ones, the values."""
     slices = {
-        i: of_tensors(gradient)
+        i: with_tensors(gradient)
         for i, gradient in enumerate(gradients)
         if isinstance(gradient, tf.IndexedSlices)
     }
@@ -319,7 +321,7 @@ def of_values(gradients: Sequence[Any], function: Callable[[list[Any]], list[Any
     return found
 
 
-def to_average(
+def average_inputs(
     tensors: list[Any], slices: Any, duplicates: int
 ) -> tuple[list[Any], dict[str, Any]]:
     """The inputs and attributes that turn an IdentityN of this graph into an average.
@@ -333,7 +335,7 @@ def to_average(
     if slices is None:
         return [carrier.not_constant(tensor) for tensor in tensors], {}
     if compiled.is_compiled():
-        return compiled.to_average(slices, duplicates)
+        return compiled.average_inputs(slices, duplicates)
     attributes = {carrier.TABLE_ROWS: {"i": compiled.table_rows(slices)}}
     attributes |= {carrier.EVERY_ROW: {"i": duplicates}, "_XlaCompile": {"b": False}}
     return _of_unknown_length(slices), attributes

@@ -36,7 +36,7 @@ def average_in_one_call(
     One call for all, because XLA would block at the first of several. `every_row`: as in
     average_slices.
     """
-    count = _rows if every_row else _fewer_bytes
+    count = _rows if every_row else _rows_if_sparse
     rows = [count(g) if isinstance(g, tf.IndexedSlices) else None for g in gradients]
     sparse = [number for number, own in enumerate(rows) if own is not None]
     dense = [number for number, own in enumerate(rows) if own is None]
@@ -47,7 +47,11 @@ def average_in_one_call(
         [names[number] for number in [*sparse, *dense]],
         carrier.numbered(label, carrier.count_in_graph(graph, label)),
         tf.convert_to_tensor(1.0 if weight is None else weight, dtype=tf.float32),
-        **(_of_slices([rows[n] for n in sparse], scope.duplicates(every_row)) if sparse else {}),
+        **(
+            _sparse_attributes([rows[n] for n in sparse], scope.duplicates(every_row))
+            if sparse
+            else {}
+        ),
     )
     averages: dict[int, Any] = dict(zip(dense, results[2 * len(sparse) :], strict=True))
     for i, number in enumerate(sparse):
@@ -57,14 +61,14 @@ def average_in_one_call(
     return [averages[number] for number in range(len(gradients))]
 
 
-def _of_slices(rows: list[int | None], duplicates: int) -> dict[str, Any]:
+def _sparse_attributes(rows: list[int | None], duplicates: int) -> dict[str, Any]:
     """The attributes of an average of sparse gradients."""
     return {carrier.ROWS: {"list": {"i": rows}}, carrier.EVERY_ROW: {"i": duplicates}}
 
 
-def to_average(slices: Any, duplicates: int) -> tuple[list[Any], dict[str, Any]]:
-    """See averaging.to_average."""
-    return _padded(slices), _of_slices([_rows(slices)], duplicates)
+def average_inputs(slices: Any, duplicates: int) -> tuple[list[Any], dict[str, Any]]:
+    """See averaging.average_inputs."""
+    return _padded(slices), _sparse_attributes([_rows(slices)], duplicates)
 
 
 def _rows(slices: Any) -> int:
@@ -73,7 +77,7 @@ def _rows(slices: Any) -> int:
     return -1 if rows is None else int(rows)
 
 
-def _fewer_bytes(slices: Any) -> int | None:
+def _rows_if_sparse(slices: Any) -> int | None:
     """The number of this rank's rows if a sparse gradient should travel as rows; otherwise None.
 
     It travels as a dense tensor if that moves fewer bytes. The ranks' numbers may differ a little;

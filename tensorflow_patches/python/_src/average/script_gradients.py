@@ -115,7 +115,7 @@ def _as_parts(gradients: list[Any]) -> list[Any]:
     def parts(values: list[Any]) -> list[Any]:
         return [tf.math.divide_no_nan(v, tf.cast(scope.share(), v.dtype)) for v in values]
 
-    return averaging.of_values(gradients, parts)
+    return averaging.apply_to_values(gradients, parts)
 
 
 def note_average(gradient: Any) -> None:
@@ -135,14 +135,16 @@ def _in_graph(gradients: list[Any], variables: list[Any]) -> list[Any]:
     weight = scope.gradient_weight()
     weight = tf.convert_to_tensor(1.0 if weight is None else weight, dtype=tf.float32)
     if scope.is_replicated_step():
-        return averaging.of_values(gradients, lambda values: _pass_all(values, variables, weight))
+        return averaging.apply_to_values(
+            gradients, lambda values: _pass_all(values, variables, weight)
+        )
     found = list(gradients)
     dense = []
     for i, gradient in enumerate(gradients):
         if not isinstance(gradient, tf.IndexedSlices):
             dense.append(i)
             continue
-        slices = averaging.of_tensors(gradient)
+        slices = averaging.with_tensors(gradient)
         inputs = [_of_any_length(slices.values), _of_any_length(slices.indices)]
         parts = _pass(inputs, [variables[i]], weight, slices)
         found[i] = tf.IndexedSlices(*parts, slices.dense_shape)
@@ -210,7 +212,7 @@ def resolve(gradient: Any) -> tuple[Any, bool]:
         return gradient, True
     if taken.slices is not None:
         return taken.slices, False
-    (found,) = averaging.of_values([gradient], lambda _: [taken.inputs[tensor.value_index]])
+    (found,) = averaging.apply_to_values([gradient], lambda _: [taken.inputs[tensor.value_index]])
     return found, False
 
 
@@ -323,7 +325,7 @@ def _become_average(taken: _Taken) -> None:
     label = carrier.numbered(_LABEL, carrier.count_in_graph(graph, _LABEL))
     # Without control dependencies on ops of the script.
     with graph.as_default(), tf.control_dependencies(None):
-        inputs, attributes = averaging.to_average(taken.inputs, taken.slices, taken.duplicates)
+        inputs, attributes = averaging.average_inputs(taken.inputs, taken.slices, taken.duplicates)
     for i, tensor in enumerate(inputs):
         taken.op._update_input(i, tensor)
     carrier.mark(taken.op, names, label, **attributes)

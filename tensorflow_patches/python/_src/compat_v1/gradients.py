@@ -75,7 +75,9 @@ def _average(optimizer: Any, gradients: Any, variables: Any, every_row: bool) ->
         if gradient.dtype.is_floating or gradient.dtype.is_complex:
             gradients[index], averaged = script_gradients.resolve(gradient)
             if not averaged:
-                numbers.append((index, averaging.of_table(gradients[index], variables[index])))
+                numbers.append(
+                    (index, averaging.with_dense_shape_of(gradients[index], variables[index]))
+                )
     names = [_name(graph, variables[index]) for index, _ in numbers]
     averages = averaging.average_all(
         [gradient for _, gradient in numbers], names, optimizer.get_name(), every_row=every_row

@@ -120,7 +120,7 @@ def even(data: Any, mine: Any, rows: Any, first: Any) -> Any:
 
 
 def shard(data: Any, mine: Any, rows: Any, first: Any) -> Shard:
-    return Shard(data, _weight(mine, rows), of_length(first), of_length(rows))
+    return Shard(data, _weight(mine, rows), empty_of_length(first), empty_of_length(rows))
 
 
 def maybe_shard(data: Any, mine: Any, rows: Any, first: Any) -> MaybeShard:
@@ -164,15 +164,15 @@ def shard_batches(dataset: Any, element: Callable[[Any, Any, Any, Any], Any]) ->
     Returns:
       A tf.data.Dataset with as many elements. It does not read ahead from `dataset`.
     """
-    dataset = count_made(dataset)
+    dataset = count_produced(dataset)
     spec = dataset.element_spec
     known = element if element in _ELEMENTS else None
-    return one_by_one(dataset, lambda batch: element(*part_of(spec, batch)), known)
+    return map_on_request(dataset, lambda batch: element(*part_of(spec, batch)), known)
 
 
-def count_made(dataset: Any, batches: bool = True) -> Any:
+def count_produced(dataset: Any, batches: bool = True) -> Any:
     """`dataset`, whose batches or samples are counted as produced here: see input_stats.py."""
-    if not input_stats.on() or input_stats.is_made(dataset):
+    if not input_stats.on() or input_stats.is_counted(dataset):
         return dataset
     spec = dataset.element_spec
 
@@ -180,7 +180,7 @@ def count_made(dataset: Any, batches: bool = True) -> Any:
         input_stats.add(made=num_rows(spec, element) if batches else 1)
         return element
 
-    return input_stats.note_made(one_by_one(dataset, count, ("made", batches)))
+    return input_stats.mark_counted(map_on_request(dataset, count, ("made", batches)))
 
 
 def count_used(dataset: Any, batches: bool, reads_ahead: bool) -> Any:
@@ -190,7 +190,7 @@ def count_used(dataset: Any, batches: bool, reads_ahead: bool) -> Any:
       reads_ahead: tf.data would append a prefetch, whose thread does not count as waiting.
     """
     spec = data_of(dataset.element_spec)
-    batches, is_made = batches and is_batched(spec), input_stats.is_made(dataset)
+    batches, is_made = batches and is_batched(spec), input_stats.is_counted(dataset)
 
     def arrived(asked_and_element: Any) -> Any:
         asked, element = asked_and_element
@@ -204,15 +204,17 @@ def count_used(dataset: Any, batches: bool, reads_ahead: bool) -> Any:
 
     # The parts of a zip are requested one after another, the clock first.
     clock = tf.data.Dataset.from_tensors(0).repeat()
-    clock = one_by_one(clock, lambda _: tf.timestamp(), "clock")
+    clock = map_on_request(clock, lambda _: tf.timestamp(), "clock")
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     ahead = dataset.prefetch(tf.data.AUTOTUNE) if reads_ahead else dataset
     timed = tf.data.Dataset.zip((clock, ahead)).with_options(options)
-    return one_by_one(timed, arrived, ("used", batches, is_made))
+    return map_on_request(timed, arrived, ("used", batches, is_made))
 
 
-def one_by_one(dataset: Any, function: Callable[[Any], Any], known: Hashable | None = None) -> Any:
+def map_on_request(
+    dataset: Any, function: Callable[[Any], Any], known: Hashable | None = None
+) -> Any:
     """dataset.map(function) that runs only when the next element is requested.
 
     tf.data may run a plain map ahead, and then waits for it when the iterator is destroyed; it does
@@ -285,7 +287,7 @@ def _weight(mine: Any, rows: Any) -> Any:
     return tf.math.divide_no_nan(tf.cast(mine * group.size, tf.float32), tf.cast(rows, tf.float32))
 
 
-def of_length(number: Any) -> Any:
+def empty_of_length(number: Any) -> Any:
     """A tensor whose shape is its only content: see Shard."""
     return tf.zeros([number, 0])
 
@@ -370,7 +372,7 @@ def _first_batched(spec: Any) -> Any:
     return next((leaf for leaf in _leaves(spec) if samples.is_batched(leaf)), None)
 
 
-def of_unknown_samples(spec: Any) -> str | None:
+def type_without_samples(spec: Any) -> str | None:
     """The name of a type in `spec` that does not define what its samples are; None without one."""
     known = (tf.RaggedTensor, tf.SparseTensor, tf.experimental.Optional)
     for leaf in _leaves(spec):

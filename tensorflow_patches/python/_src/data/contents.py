@@ -56,12 +56,12 @@ def of_array(array: Any) -> list[int]:
     texts = [value if isinstance(value, bytes) else str(value).encode()
              for part in _parts(array) for value in part]  # fmt: skip
     digest = 0
-    for text in _below_their_folder(texts):
+    for text in _without_common_folder(texts):
         digest = zlib.crc32(b"%d:%s" % (len(text), text), digest)
     return [array.size, digest]
 
 
-def _below_their_folder(texts: list[bytes]) -> list[bytes]:
+def _without_common_folder(texts: list[bytes]) -> list[bytes]:
     """Paths without their common folder, which may be temporary."""
     if not texts or not all(b"/" in text for text in texts):
         return texts

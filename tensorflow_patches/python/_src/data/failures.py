@@ -63,7 +63,7 @@ class Exchanges:
             return tf.ensure_shape(tf.numpy_function(self._name_for, [number], tf.string), [])
 
         if once:
-            names = batch_shard.one_by_one(tf.data.Dataset.range(sys.maxsize), draw)
+            names = batch_shard.map_on_request(tf.data.Dataset.range(sys.maxsize), draw)
         else:
             names = tf.data.Dataset.range(1).map(draw)
             names = names.flat_map(lambda name: tf.data.Dataset.from_tensors(name).repeat())

@@ -164,7 +164,7 @@ def _plan(given: Given, spec: Any, whole_batches: bool, is_even: bool) -> Plan |
     if given.step is None:
         return None
     why = None
-    kind, rows = batch_shard.of_unknown_samples(spec), batch_shard.differing_rows(spec)
+    kind, rows = batch_shard.type_without_samples(spec), batch_shard.differing_rows(spec)
     if kind is not None and whole_batches:
         what = f"a batch with a {kind}, whose samples are unknown,"
         why = Why(what, way_out=f"derive {kind} from tf.experimental.BatchableExtensionType")

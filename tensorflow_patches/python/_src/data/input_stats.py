@@ -31,7 +31,7 @@ def _are_printed() -> bool:
 
 
 def add(made: Any = 0, used: Any = 0, microseconds: Any = 0) -> None:
-    """Adds to the counters, in a function of tf.data that runs for each batch."""
+    """Adds samples produced, samples used and the wait; in a tf.data function, for each batch."""
     numbers = [tf.cast(number, tf.int64) for number in (made, used, microseconds)]
     tf.raw_ops.AssignAddVariableOp(resource=_counter(), value=tf.stack(numbers))
 
@@ -42,12 +42,12 @@ def show_wait(microseconds: Any) -> None:
         tf.numpy_function(lambda waited: c_api.record_input(1e-6 * waited), [microseconds], [])
 
 
-def is_made(dataset: Any) -> bool:
-    """Whether samples are already counted as produced before `dataset`."""
-    return hasattr(dataset, _MADE) or any(map(is_made, dataset._inputs()))
+def is_counted(dataset: Any) -> bool:
+    """Whether `dataset`, or one before it, already counts its samples as produced."""
+    return hasattr(dataset, _MADE) or any(map(is_counted, dataset._inputs()))
 
 
-def note_made(dataset: Any) -> Any:
+def mark_counted(dataset: Any) -> Any:
     """Declares that samples are counted already, or that another rank produces them."""
     setattr(dataset, _MADE, True)
     return dataset

@@ -69,7 +69,7 @@ class Prediction:
                 )
 
         # All elements, in their order.
-        return batch_shard.one_by_one(dataset, noted)
+        return batch_shard.map_on_request(dataset, noted)
 
     def record(self, dataset: Any, as_shards: bool) -> Any:
         """The samples of a dataset of shards; records the number of samples of each batch.
@@ -92,7 +92,7 @@ class Prediction:
 
         numbers = tf.data.Dataset.from_tensors(self.number).repeat()
         numbered = tf.data.Dataset.zip((numbers, dataset))
-        return batch_shard.one_by_one(numbered, plain, ("predict", as_shards))
+        return batch_shard.map_on_request(numbered, plain, ("predict", as_shards))
 
 
 # By number: TensorFlow keeps functions that graphs call for the life of the process. One serves

@@ -251,7 +251,7 @@ class Batches:
             made = tf.data.Dataset.from_generator(
                 self.turns, output_signature=signature, args=(begun,)
             )
-            packed = batch_shard.one_by_one(made, lambda element: message(*element))
+            packed = batch_shard.map_on_request(made, lambda element: message(*element))
             return packed if self._pooled else packed.prefetch(1)
 
         def next_part(turn: Any, start: Any) -> tuple[Any, Any]:
@@ -275,14 +275,14 @@ class Batches:
                 tf.constant(0, tf.int64), lambda start, _: next_part(turn, start)
             )
             found = found.take_while(lambda what, start: what == _BATCH)
-            return batch_shard.one_by_one(
+            return batch_shard.map_on_request(
                 found, lambda position: packing.unpack(spec, turn, position[1])
             )
 
         self._starts = failures.Exchanges(f"{label} begins")
         once = self._starts.name(tf.data.Dataset.from_tensors(0), np.int64)
-        mine = input_stats.note_made(batch_shard.one_by_one(once, begin).flat_map(own))
-        turns = batch_shard.one_by_one(streams.named(mine, label), checked)
+        mine = input_stats.mark_counted(batch_shard.map_on_request(once, begin).flat_map(own))
+        turns = batch_shard.map_on_request(streams.named(mine, label), checked)
         return turns.flat_map(batches)
 
 

@@ -92,7 +92,7 @@ def shard_batches(stream: streams.Stream, element: Callable[[Any, Any, Any, Any]
         first, mine = batch_shard.own_part(total)
         return element(data, mine, total, first)
 
-    return batch_shard.one_by_one(selected, finished, ("own rows", element))
+    return batch_shard.map_on_request(selected, finished, ("own rows", element))
 
 
 def every_nth(dataset: Any, batches: bool) -> Any:
@@ -102,7 +102,7 @@ def every_nth(dataset: Any, batches: bool) -> Any:
     """
     delayed = _delayed(dataset, Found([], []))
     if not delayed.steps:
-        return batch_shard.count_made(dataset, batches).shard(group.size, group.rank)
+        return batch_shard.count_produced(dataset, batches).shard(group.size, group.rank)
     mine = delayed.dataset.shard(group.size, group.rank)
     # Steps take tagged elements; the tag is unused here.
     tagged = mine.map(lambda *args: (0, batch_shard.element_of(mine.element_spec, args)))

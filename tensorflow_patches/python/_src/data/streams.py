@@ -177,11 +177,13 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
     """
     spec = packing.decode_spec(spec_of_rank_0, dataset.element_spec)
     packed = tf.data.Dataset.from_tensors(tf.constant([packing.END], tf.uint8)).repeat()
-    input_stats.note_made(packed)
+    input_stats.mark_counted(packed)
     has_effects = determinism.has_effects(dataset)
     asks = group.rank == 0 or has_effects
     if asks:
-        mine = _packed(batch_shard.count_made(dataset, batch_shard.is_batched(spec)), has_effects)
+        mine = _packed(
+            batch_shard.count_produced(dataset, batch_shard.is_batched(spec)), has_effects
+        )
         packed = mine.concatenate(packed)
 
     exchanges = failures.Exchanges(label)
@@ -207,9 +209,9 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
         return from_rank_0
 
     elements = exchanges.name(packed, np.uint8, once=has_effects)
-    elements = batch_shard.one_by_one(elements, received)
+    elements = batch_shard.map_on_request(elements, received)
     elements = elements.take_while(lambda packed: packed[0] != packing.END)
-    return batch_shard.one_by_one(elements, lambda packed: packing.unpack(spec, packed))
+    return batch_shard.map_on_request(elements, lambda packed: packing.unpack(spec, packed))
 
 
 def _packed(dataset: Any, has_effects: bool) -> Any:
@@ -220,7 +222,7 @@ def _packed(dataset: Any, has_effects: bool) -> Any:
     """
     spec = dataset.element_spec
     if has_effects:
-        return batch_shard.one_by_one(dataset, lambda element: packing.pack(spec, element))
+        return batch_shard.map_on_request(dataset, lambda element: packing.pack(spec, element))
     packed = dataset.map(lambda *args: packing.pack(spec, batch_shard.element_of(spec, args)))
     return packed.prefetch(_AHEAD)
 
@@ -265,36 +267,38 @@ def agree(dataset: Any, label: str) -> Any:
         shard = batch_shard.maybe_shard(counted.data, rows[group.rank], whole, tf.maximum(first, 0))
         if config.get("TF_MPI_SHARD") == "off":
             # No static size: XLA would compile a step for each combination of the ranks' sizes.
-            shard = shard._replace(first=batch_shard.of_length(0), whole=batch_shard.of_length(own))
+            shard = shard._replace(
+                first=batch_shard.empty_of_length(0), whole=batch_shard.empty_of_length(own)
+            )
         return tf.reduce_any(by_rank > _ENDED), shard
 
-    exchanged = batch_shard.one_by_one(named(endless, label, np.int64), exchange)
+    exchanged = batch_shard.map_on_request(named(endless, label, np.int64), exchange)
     exchanged = exchanged.take_while(lambda any_left, shard: any_left)
-    return batch_shard.one_by_one(exchanged, lambda element: element[1])
+    return batch_shard.map_on_request(exchanged, lambda element: element[1])
 
 
 def count(dataset: Any) -> Any:
     """The batches of `dataset` as batch_shard.Counted elements."""
     spec = dataset.element_spec
-    return batch_shard.one_by_one(
+    return batch_shard.map_on_request(
         dataset, lambda batch: batch_shard.Counted(batch, batch_shard.num_rows(spec, batch))
     )
 
 
 def as_even(dataset: Any) -> Any:
     """Batches of the same size on all ranks, as batch_shard.EvenShard elements."""
-    return batch_shard.one_by_one(dataset, batch_shard.EvenShard)
+    return batch_shard.map_on_request(dataset, batch_shard.EvenShard)
 
 
 def as_whole(dataset: Any) -> Any:
     """Batches that every rank has whole, as batch_shard.WholeBatch elements."""
-    return batch_shard.one_by_one(dataset, batch_shard.WholeBatch)
+    return batch_shard.map_on_request(dataset, batch_shard.WholeBatch)
 
 
 def in_turn(stream: Stream) -> Any:
     """Batch i belongs to rank i % size, of a stream that is the same on all ranks."""
     if not stream.fed:
-        return batch_shard.count_made(stream.dataset).shard(group.size, group.rank)
+        return batch_shard.count_produced(stream.dataset).shard(group.size, group.rank)
     # All ranks must request all batches of a turn before any of them trains on its own.
     return every_nth(stream.dataset, drop_remainder=False)
 

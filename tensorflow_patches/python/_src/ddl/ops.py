@@ -72,7 +72,7 @@ def _reduced(tensors: list[Any], op: str) -> list[Any]:
     if op == "avg":
         return averages
     size = group.group_size
-    return [averaging.on_values(lambda one: one * tf.cast(size, one.dtype), a) for a in averages]
+    return [averaging.map_values(lambda one: one * tf.cast(size, one.dtype), a) for a in averages]
 
 
 def _mpi_allreduce(tensor: Any, op: str) -> Any:

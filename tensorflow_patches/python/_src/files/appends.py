@@ -122,7 +122,7 @@ def warn_of_different_text() -> None:
                 )
 
 
-def truncates(path: Any) -> None:
+def note_truncation(path: Any) -> None:
     """Called when the script opens `path` to overwrite it, renames or removes it."""
     with _lock:
         _truncations[os.path.abspath(os.fsdecode(path))] += 1

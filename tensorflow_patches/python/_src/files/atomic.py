@@ -88,10 +88,10 @@ class AtomicFile:
             yields = self._yields(last, due)
             if yields and not last:
                 return
-            noted = versions.begins(self.path)
+            noted = versions.begin(self.path)
             try:
                 if yields:
-                    versions.dropped(self.path, self.descriptor)
+                    versions.warn_of_drop(self.path, self.descriptor)
                     self._forget()
                 elif not self._move_into_place() and os.path.isdir(os.path.dirname(self.path)):
                     self._copy()
@@ -99,7 +99,7 @@ class AtomicFile:
                         return  # data written later must be copied again
                 self._appeared = True
             finally:
-                versions.ends(self.path, noted, self._appeared, self._appeared and not yields)
+                versions.end(self.path, noted, self._appeared, self._appeared and not yields)
         _held.pop(id(self), None)
 
     def close(self) -> None:

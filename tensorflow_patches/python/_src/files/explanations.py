@@ -55,7 +55,7 @@ def explanation(error: BaseException) -> str | None:
             "the command changes files, run it on rank 0 only (if tf.mpi.rank() == 0), before "
             "tf.mpi.barrier()"
         )
-    code, path = _missing_or_there(error)
+    code, path = _errno_and_path(error)
     if path is None or "://" in path:
         return None
     context = (
@@ -75,7 +75,7 @@ def explanation(error: BaseException) -> str | None:
     return None
 
 
-def _missing_or_there(error: BaseException) -> tuple[int | None, str | None]:
+def _errno_and_path(error: BaseException) -> tuple[int | None, str | None]:
     if isinstance(error, OSError) and isinstance(error.filename, (str, bytes, os.PathLike)):
         return error.errno, os.fsdecode(error.filename)
     for code, pattern in _FILE_ERRORS:

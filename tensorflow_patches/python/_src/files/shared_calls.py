@@ -60,7 +60,7 @@ def taken_as_done(function: Any) -> Any:
                     note_made(paths[-1])
         if name not in _MAKES:
             for path in paths:
-                appends.truncates(path)
+                appends.note_truncation(path)
         return returned
 
     return call

@@ -23,7 +23,7 @@ def _key(path: str) -> str:
     return f"write {path}"
 
 
-def opened(path: Any) -> None:
+def note_read(path: Any) -> None:
     """Called after the script has opened `path` to read it."""
     if isinstance(path, (str, bytes, os.PathLike)) and saves.shared():
         real = os.path.realpath(os.fsdecode(path))
@@ -37,14 +37,16 @@ def is_written(path: str) -> bool:
     return journal.is_behind(_key(path))
 
 
-def begins(path: str) -> bool:
-    """Called before this rank's version of `path`, a real path, takes its place, or is dropped.
-    Returns whether it is noted, for ends()."""
+def begin(path: str) -> bool:
+    """Called before this rank's version of `path`, a real path, is moved there, or dropped.
+
+    Returns whether it is noted, for end().
+    """
     return names.pattern(path) == path and journal.begin(_key(path))
 
 
-def ends(path: str, noted: bool, written: bool, placed: bool) -> None:
-    """written: whether this rank is done with its version; placed: and has not dropped it."""
+def end(path: str, noted: bool, written: bool, placed: bool) -> None:
+    """Called after begin(). written: this rank is done with its version; placed: not dropped."""
     if written:
         _read.discard(path)
     if noted:
@@ -53,7 +55,7 @@ def ends(path: str, noted: bool, written: bool, placed: bool) -> None:
         shared_calls.note_made(path)
 
 
-def dropped(path: str, descriptor: int) -> None:
+def warn_of_drop(path: str, descriptor: int) -> None:
     """Called before this rank's version of `path`, in the open file, is dropped.
 
     Warns if it differs from the file at `path` and this rank has read that. Other versions may

@@ -121,7 +121,7 @@ def _opens(stock: Any) -> Any:
         wrong = "b" in mode and (encoding, errors, newline) != (None, None, None)
         wrong = wrong or not closefd or opener is not None
         if mode.startswith("w") and atomic.applies(file):
-            appends.truncates(file)
+            appends.note_truncation(file)
             if mode in _MODES and buffering != 0 and not wrong:
                 whole = _begin(file)
                 if whole is not None:
@@ -135,7 +135,7 @@ def _opens(stock: Any) -> Any:
                 return _open(raw, mode, buffering, encoding, errors, newline)
         opened = stock(file, mode, buffering, encoding, errors, newline, closefd, opener)
         if mode.startswith("r"):
-            versions.opened(file)
+            versions.note_read(file)
         if mode.startswith("x") and atomic.applies(file):
             differing_names.note(file)
         return opened

@@ -160,7 +160,7 @@ def of_numbers(numbers: Any) -> Dependence:
     return Dependence(Kind.CONST, power=power, zero=zero, numbers=numbers)
 
 
-def merged(layout: Dependence, *others: Dependence) -> Dependence | None:
+def common_layout(layout: Dependence, *others: Dependence) -> Dependence | None:
     """The layout of samples that these tensors share; None if their layouts differ.
 
     The dimensions of samples are of equal size, so `outer` and `inner` can only differ together.
@@ -189,7 +189,7 @@ def joined(one: Dependence, other: Dependence) -> Dependence:
         if (one.axis, one.power, one.some, one.is_index) == (
             *(other.axis, other.power, other.some, other.is_index),
         ):
-            layout = merged(one, other)
+            layout = common_layout(one, other)
             return UNKNOWN if layout is None else layout.but(same=one.same and other.same)
         return UNKNOWN
     if bases == {Kind.CONST, Kind.ROWS}:

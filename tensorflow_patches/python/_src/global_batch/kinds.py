@@ -188,7 +188,7 @@ class Analysis:
             if len(sums) != 1 or not any(found.is_const for _, found in pairs):
                 return None
             (floor,) = [source for source, found in pairs if found.is_const]
-            of_whole = _with(one.op.type, floor)
+            of_whole = _with_floor(one.op.type, floor)
             (one,) = sums
             dep = self.dependence(one)
         if dep.kind not in (Kind.SUM, Kind.MEAN) or self._is_trained(one):
@@ -261,7 +261,7 @@ def _itself(divisor: Any) -> Any:
     return divisor
 
 
-def _with(how: str, floor: Any) -> Callable[[Any], Any]:
+def _with_floor(how: str, floor: Any) -> Callable[[Any], Any]:
     def of_whole(divisor: Any) -> Any:
         return tf.maximum(divisor, floor) if how == "Maximum" else divisor + floor
 

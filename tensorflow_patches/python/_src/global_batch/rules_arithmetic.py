@@ -13,7 +13,7 @@ from tensorflow.mpi._src.global_batch.kind import (
     Dependence,
     Kind,
     added,
-    merged,
+    common_layout,
 )
 from tensorflow.mpi._src.global_batch.node import Node
 
@@ -35,7 +35,7 @@ def aligned(node: Node) -> Dependence:
         elif rank - dep.axis != from_end or (dep.axis < 0) != (layout.axis < 0):
             return MIXED  # pairs of samples
         else:
-            layout = merged(layout, dep)
+            layout = common_layout(layout, dep)
             if layout is None:
                 return MIXED
     assert layout is not None

@@ -11,8 +11,8 @@ from tensorflow.mpi._src.global_batch.kind import (
     UNKNOWN,
     Dependence,
     Kind,
+    common_layout,
     joined,
-    merged,
 )
 from tensorflow.mpi._src.global_batch.node import Node
 from tensorflow.mpi._src.global_batch.rules_arithmetic import elementwise
@@ -159,7 +159,7 @@ def gather(node: Node) -> Dependence:
         return UNKNOWN if indices.axis < batch else indices.but(axis=i, same=False)
     if params.axis < 0 and indices.axis < 0:
         return params.but(same=False)
-    if params.axis == indices.axis < batch and merged(params, indices) and params.is_plain:
+    if params.axis == indices.axis < batch and common_layout(params, indices) and params.is_plain:
         return params.but(same=False)
     return MIXED
 
@@ -198,7 +198,7 @@ def scatter(node: Node) -> Dependence:
         return MIXED
     if updates.base not in (Kind.CONST, Kind.ROWS) or updates.is_index or updates.over:
         return MIXED
-    if updates.has_rows and (updates.axis or not merged(indices, updates)):
+    if updates.has_rows and (updates.axis or not common_layout(indices, updates)):
         return MIXED
     numbers = node.numbers(2)
     if indices.is_index:
@@ -295,7 +295,7 @@ def select(node: Node) -> Dependence:
     if node.type == "Select" and ranks[0] not in (0, None, ranks[1]):
         if not all(one.is_plain and one.has_rows and not one.axis for one in node.deps):
             return UNKNOWN
-        both = merged(node.deps[0], node.deps[1])
+        both = common_layout(node.deps[0], node.deps[1])
         return MIXED if both is None else both.but(same=False)
     if all(one.is_plain for one in node.deps):
         return elementwise(node)

@@ -11,7 +11,7 @@ from tensorflow.mpi._src.global_batch.kind import (
     UNKNOWN,
     Dependence,
     Kind,
-    merged,
+    common_layout,
 )
 from tensorflow.mpi._src.global_batch.node import Node
 from tensorflow.mpi._src.global_batch.rules_layout import Rule
@@ -40,7 +40,7 @@ def contracted(node: Node, terms: Sequence[str], result: str) -> Dependence:
     names = {term[one.axis] if one.axis >= 0 else "of one" for one, term in rows}
     if sums or len(names) > 1:
         return MIXED  # pairs of samples
-    layout = merged(*(one for one, _ in rows))
+    layout = common_layout(*(one for one, _ in rows))
     if layout is None:
         return MIXED
     (name,) = names
@@ -135,7 +135,7 @@ def layer(*followed: int) -> Rule:
             return MIXED
         if any(one.axis for one in rows) or len(rows) < len(chosen):
             return UNKNOWN
-        layout = merged(*rows)
+        layout = common_layout(*rows)
         return MIXED if layout is None else layout.but(same=False)
 
     return rule
@@ -160,7 +160,7 @@ def inner(core: int) -> Rule:
             ):
                 return MIXED
             front = dep.axis - (rank - core)
-            layout = dep if layout is None else merged(layout, dep)
+            layout = dep if layout is None else common_layout(layout, dep)
             if layout is None:
                 return MIXED
         return UNKNOWN if layout is None else layout.but(same=False)
@@ -198,7 +198,7 @@ def batch_norm(node: Node) -> Dependence:
         if not dep.has_rows or dep.axis != channels or not dep.is_plain:
             return MIXED
         layout = dep.but(axis=0, same=False)
-        if any(one.has_rows and merged(layout, one) is None for one in node.deps[1:3]):
+        if any(one.has_rows and common_layout(layout, one) is None for one in node.deps[1:3]):
             return MIXED
         if not all(one.is_plain for one in node.deps[1:]):
             return MIXED

@@ -14,7 +14,7 @@ from tensorflow.mpi._src.global_batch.kind import (
     Dependence,
     Kind,
     added,
-    merged,
+    common_layout,
     of_numbers,
 )
 from tensorflow.mpi._src.global_batch.node import Node
@@ -164,7 +164,7 @@ def concat(node: Node) -> Dependence:
 
 def _stacked_samples(rows: list[Dependence], axis: int) -> Dependence:
     """Pack or concatenation of inputs whose samples have the same layout."""
-    layout = merged(*rows)
+    layout = common_layout(*rows)
     if layout is None:
         return MIXED
     are_indices = {one.is_index for one in rows}

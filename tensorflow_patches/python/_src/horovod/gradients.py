@@ -84,7 +84,7 @@ class Reducer:
                 continue
             if self.is_local(variable):
                 if self.scale_local_gradients:
-                    out[i] = averaging.on_values(lambda g: g / tf.cast(size, g.dtype), gradient)
+                    out[i] = averaging.map_values(lambda g: g / tf.cast(size, g.dtype), gradient)
                 mark(out[i])
             else:
                 new.append(i)
@@ -128,7 +128,7 @@ class Reducer:
             if not isinstance(average, tf.IndexedSlices):
                 averages[i] = scaled(self.compression.decompress(average, contexts[i]))
             elif self.op == Sum:
-                averages[i] = averaging.on_values(scaled, average)
+                averages[i] = averaging.map_values(scaled, average)
         return averages
 
     def _label(self, gradients: Sequence[Any], variables: Sequence[Any]) -> str:

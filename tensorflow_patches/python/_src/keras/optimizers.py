@@ -199,7 +199,7 @@ def _averages(
             averaged[i] = tf.convert_to_tensor(grads[i])
         averaged[i], done[i] = script_gradients.resolve(averaged[i])
         if not done[i]:
-            averaged[i] = averaging.of_table(averaged[i], variables[i])
+            averaged[i] = averaging.with_dense_shape_of(averaged[i], variables[i])
     label = _label(optimizer, names, [averaged[i] for i in present])
     _synchronize(optimizer, [variables[i] for i in present])
     new = [place for place, i in enumerate(present) if not done[i]]
