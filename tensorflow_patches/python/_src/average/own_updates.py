@@ -42,7 +42,7 @@ def assigned(graph: Any, op: Any, numbers: list[Any]) -> None:
         return
     if all(map(lineage.is_same_on_ranks, numbers)):
         return
-    naming.graph_trains(graph, [handle])  # so that it starts as rank 0's
+    naming.graph_trains(graph, [handle])  # so that it starts with rank 0's value
     while graph is not None and hasattr(graph, "outer_graph"):
         naming.noted(graph, "_tf_mpi_own_updates", dict)[id(handle)] = handle
         graph = graph.outer_graph

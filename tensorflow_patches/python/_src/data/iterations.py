@@ -163,7 +163,7 @@ _ONE_BY_ONE = {
 
 
 def _draws(variant: Any, path: _Path, found: dict[int, tuple[Any, _Path]]) -> None:
-    """Adds to `found` what draws seeds before `variant`, by identity, and how often."""
+    """Adds the datasets before `variant` that draw seeds, and how often, to `found` by identity."""
     made = getattr(variant, _MADE, None)
     if made is None or path.elements == 0:
         return
@@ -183,7 +183,7 @@ def _draws(variant: Any, path: _Path, found: dict[int, tuple[Any, _Path]]) -> No
 
 
 def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Path]]:
-    """What draws seeds before a cache in memory that is not complete; {} for any other cache."""
+    """The datasets that draw seeds before an incomplete cache in memory; {} for other caches."""
     found: dict[int, tuple[Any, _Path]] = {}
     i = made.inputs.get("cache")
     if not hasattr(i, _DELETER):
@@ -206,7 +206,7 @@ def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Pa
 
 
 def holds_a_pass(cache: Any) -> bool:
-    """Whether a script's cache, or a replacement, was filled from something that draws seeds."""
+    """Whether a script's cache, or a replacement, was filled from a dataset that draws seeds."""
     cached = getattr(cache._variant_tensor, _CACHED, None)
     return cached is not None and cached.is_complete
 
@@ -306,7 +306,7 @@ def to_iterate(dataset: Any) -> Any:
         replacements[identity] = _replaced(made, {i: generators[id(origin)][0]})
     if not replacements:
         return dataset
-    return _with(
+    return _as_dataset(
         dataset, _rebuilt(dataset._variant_tensor, replacements), list(generators.values())
     )
 
@@ -323,7 +323,7 @@ def _count_draws(origin: Any, path: _Path) -> int:
 
 
 def _generator(made: _Made, drawn: int) -> Any:
-    """A seed generator as that of `made` after `drawn` seeds, and what keeps it alive."""
+    """A seed generator in the state of that of `made` after `drawn` seeds, and its deleter."""
     seed, seed2 = made.inputs["seed"], made.inputs["seed2"]
     generator = tf.raw_ops.AnonymousSeedGenerator(seed=seed, seed2=seed2, reshuffle=True)
     _draw(seed, seed2, generator[0], drawn)
@@ -381,8 +381,8 @@ def _rebuilt(variant: Any, replacements: dict[int, Any]) -> Any:
     return new
 
 
-def _with(dataset: Any, variant: Any, held: list[Any]) -> Any:
-    """`variant` as a dataset like `dataset`, which it keeps alive, as it calls its functions."""
+def _as_dataset(dataset: Any, variant: Any, held: list[Any]) -> Any:
+    """`variant` as a dataset like `dataset`, kept alive because `variant` calls its functions."""
     from tensorflow.python.data.ops import dataset_ops
 
     made = dataset_ops._VariantDataset(variant, dataset.element_spec)

@@ -2,7 +2,7 @@
 
 Layout: a block whose first byte is not END and whose second word is the total number of bytes. Then
 for each tensor an int64 vector [dimensions, their sizes..., number of bytes], for strings the
-length of each, and the bytes. Each of these read_header at a multiple of BLOCK, so that slices of
+length of each, and the bytes. Each of these begins at a multiple of BLOCK, so that slices of
 TensorFlow share memory. An absent optional input takes no space.
 """
 

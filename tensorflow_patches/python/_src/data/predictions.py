@@ -95,8 +95,8 @@ class Prediction:
         return batch_shard.map_on_request(numbered, plain, ("predict", as_shards))
 
 
-# By number: TensorFlow keeps functions that graphs call for the life of the process. One serves
-# all calls, without references to a call.
+# By number: TensorFlow keeps the functions that graphs call until the process exits, so one
+# function serves all calls of predict, without a reference to any.
 _under_way: weakref.WeakValueDictionary[int, Prediction] = weakref.WeakValueDictionary()
 
 

@@ -83,7 +83,7 @@ class Batches:
       order: returns the order in which the framework shuffles so many batches in its next epoch.
       workers, processes, ahead: how many threads or processes make batches, and how many batches
         are made ahead.
-      pool: makes a pool of workers; its argument says whether of processes.
+      pool: makes a pool of workers; its argument: whether these are processes, not threads.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Files that the script appends to: text that all ranks append is there once.
+"""Files that the script appends to: text that all ranks append is in the file once.
 
 Each rank runs open("log.csv", "a") and appends the same lines. The first rank to append a text
 writes it. The others find it in the file, after what they have appended before, and skip it. So the
@@ -97,7 +97,7 @@ def _find(text: bytes, appended: bytes) -> int | None:
 
 
 def at_end() -> None:
-    """At exit, before the ranks join: says how much this rank has appended."""
+    """At exit, before the ranks join: publishes how much this rank has appended."""
     with _lock:
         for (path, inode, _), file in _files.items():
             journal.publish(f"appended {inode} {path}", str(file.own_bytes))

@@ -104,7 +104,7 @@ class AtomicFile:
 
     def close(self) -> None:
         """Call when nothing more will be written. Further calls do nothing."""
-        if self._process != os.getpid():  # a child; its copy of the lock may be held for ever
+        if self._process != os.getpid():  # a child; its copy of the lock may be held forever
             if self._open:
                 self._open = False
                 os.close(self.descriptor)

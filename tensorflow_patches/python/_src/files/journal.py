@@ -21,7 +21,7 @@ from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import group
 
 _BEGINS, _SUCCEEDS, _FAILS, _REPEATS = "begins", "succeeds", "fails", "repeats"
-_PUBLISHES = "says"
+_PUBLISHES = "publishes"
 _WAIT_SECONDS = 10.0  # for another rank's call to end, such as a removal of many files
 _POLL_SECONDS = 0.001
 _MAX_CALLS = 20_000  # calls of a kind that a rank notes: the first that it makes

@@ -97,7 +97,7 @@ def _value(key: str, number: int) -> str:
 
 
 class _Wait:
-    """The wait of one save of this rank."""
+    """This rank's wait for one save."""
 
     def __init__(self, kind: str, path: str, section: str | None) -> None:
         self.kind, self.path, self.section = kind, path, section

@@ -69,8 +69,8 @@ def _analyze(part: Any, findings: Findings, targets: list[Any], upstream: Any) -
             findings.whys.append(Why(LOSS, part.why(target)))
             return
         if any(part.kind(term.tensor) is Kind.GRADIENT for term in terms):
-            # Gradients are the part's until an optimizer gets them, so a penalty on them is not the
-            # whole batch's.
+            # Until an optimizer averages them, gradients are the part's, and so is a penalty on
+            # them.
             findings.whys.append(Why("a loss that depends on gradients"))
             return
         own = own_gradients.find_mixing_op(part, target)

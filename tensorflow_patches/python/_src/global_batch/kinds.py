@@ -135,7 +135,7 @@ class Analysis:
         self._captures[id(graph)] = len(captures)
 
     def inside(self, op: Any, name: str, deps: Sequence[Dependence]) -> Inside | None:
-        """An analysis of the function `op` calls, given its inputs; None: not in the graph."""
+        """An analysis of the function that `op` calls, given its inputs; None: not in the graph."""
         graph = _graph_of(op.graph, name)
         if graph is None or len(graph.inputs) != len(deps):
             return None

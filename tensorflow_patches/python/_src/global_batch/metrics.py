@@ -4,8 +4,8 @@ The state of most metrics is a sum over samples: each rank adds its samples, and
 summed over ranks when they are read. Where an update adds once per batch (the batch's mean, a count
 of batches), each rank adds its share. A metric that does anything else with its state (a maximum, a
 batch-wise F1) gets the whole batch, and its state is the same on every rank. The analysis of the
-step (plan.py) decides by what the update assigns. For Keras 3 and for tf_keras, whose Metric has
-the same form.
+step (plan.py) decides from what the update assigns. For Keras 3 and tf_keras, whose Metric has the
+same form.
 """
 
 from __future__ import annotations

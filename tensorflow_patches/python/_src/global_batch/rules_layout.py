@@ -169,7 +169,7 @@ def _stacked_samples(rows: list[Dependence], axis: int) -> Dependence:
         return MIXED
     are_indices = {one.is_index for one in rows}
     if are_indices == {True, False} and not rows[0].is_index:
-        return MIXED  # as an index, a sample's would not come first
+        return MIXED  # as indices for GatherNd, the sample's would not come first
     return layout.but(axis=axis, same=all(one.same for one in rows), is_index=rows[0].is_index)
 
 
