@@ -5,8 +5,11 @@ Arguments: keras or tf_keras; quick or all.
 A row is [number of the sample, its random number]; batch b starts with number 100 * b.
 """
 
+import itertools
 import multiprocessing
 import sys
+import types
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +28,7 @@ LENGTH, ROWS, LAST = 7, 5, 2  # number of batches, samples per batch, samples of
 RANK = tf.mpi.rank() if hasattr(tf, "mpi") else 0
 calls = multiprocessing.Value("i", 0)
 models: list[keras.Model] = []
+seen = 0
 
 
 class Batches(Sequence):  # type: ignore[valid-type,misc]
@@ -71,6 +75,28 @@ class Counting(Batches):
         self.seen = getattr(self, "seen", 0) + 1
         x, _ = super().__getitem__(index)
         x[:, 1] = self.seen
+        return x, x
+
+
+class Hidden(Batches):
+    """Counts outside its own numbers: "an iterator", "an object", "a global variable"."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where, self.held = where, types.SimpleNamespace(seen=0)
+        self.numbers: Any = itertools.count() if where == "an iterator" else None
+
+    def __getitem__(self, index):
+        global seen
+        x, _ = super().__getitem__(index)
+        if self.where == "an iterator":
+            x[:, 1] = next(self.numbers)
+        elif self.where == "an object":
+            self.held.seen += 1
+            x[:, 1] = self.held.seen
+        else:
+            seen += 1
+            x[:, 1] = seen
         return x, x
 
 
@@ -164,7 +190,8 @@ def steps():
     }
 
 
-QUICK = {"threads", "seeded draws", "open draws", "other orders", "failed", "steps"}
+HIDDEN = "an iterator", "an object", "a global variable"
+QUICK = {"threads", "seeded draws", "open draws", "other orders", "failed", "steps", *HIDDEN}
 cases = {
     "shuffled": lambda: fit(Batches(), epochs=2, shuffle=True),
     "own order": lambda: fit(Shuffled(), epochs=3, shuffle=False),
@@ -175,6 +202,7 @@ cases = {
     "open draws": lambda: fit(Batches(draw=np.random.default_rng()), epochs=2),
     "draws in threads": lambda: fit(ShuffledByState(2, draw=np.random), epochs=3),
     "a state": lambda: fit(Counting(), epochs=2),
+    **{where: lambda where=where: fit(Hidden(where), epochs=2) for where in HIDDEN},  # type: ignore
     "other orders": lambda: fit(Shuffled(rank=RANK), epochs=3, shuffle=False),
     "one batch": lambda: fit(Batches(length=1)),
     "parts of an epoch": lambda: fit(Batches(), steps_per_epoch=3, epochs=4, shuffle=False),

@@ -102,7 +102,10 @@ def batches(feeds: Any, **facts: Any) -> Any:
     ("facts", "words"),
     [
         ({"digests": []}, "has no batches"),
-        ({"changed": ["seen"]}, "changes its attribute 'seen' when it makes a batch"),
+        (
+            {"changed": ["its attribute 'seen'"]},
+            "changes its attribute 'seen' when it makes a batch",
+        ),
         (
             {"_pooled": True, "_length": lambda: None},
             "has workers and no length, so it continues in the next epoch where it stopped",
@@ -221,7 +224,7 @@ def test_a_pydataset_whose_batches_every_rank_makes_is_reported(feeds, said, mon
     pretend(monkeypatch, nest=flatten, OptionalSpec=Dataset)
     monkeypatch.setattr(python_batches.packing, "encode_spec", lambda _: "")
     monkeypatch.setattr(python_batches.control_plane, "headers", lambda label, mine: [mine, mine])
-    given = batches(feeds, changed=["seen"])
+    given = batches(feeds, changed=["its attribute 'seen'"])
     vars(given).update(dataset=Dataset(), description=lambda: [])
     assert python_batches.dataset_of_all(given, [1], "fit") is None
     every = "Dataset.__getitem__: every rank makes all batches, because it "

@@ -9,7 +9,7 @@ from compare import decode
 from reference import reference
 from tiers import full
 
-MADE_BY_ALL = {"seeded draws", "a state"}
+MADE_BY_ALL = {"seeded draws", "a state", "an iterator", "an object", "a global variable"}
 LENGTH = 7
 
 
@@ -91,6 +91,9 @@ def test_batches_that_cannot_be_divided_are_reported(runs):
     said = {
         "seeded draws": "it draws from a seeded generator",
         "a state": "it changes its attribute 'seen'",
+        "an iterator": "it changes its attribute 'numbers'",
+        "an object": "it changes its attribute 'held'",
+        "a global variable": "it changes the global variable 'seen'",
         "other orders": "differ between the ranks, so rank 0 makes all",
     }
     for name in said.keys() & run.results[0].keys():

@@ -10,7 +10,10 @@ docs/decisions/078-python-batches.md.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
+import inspect
+import io
 import itertools
 import zlib
 from collections.abc import Callable, Iterator
@@ -33,6 +36,8 @@ from tensorflow.mpi._src.runtime import group, log
 _NOTHING, _BATCH = 0, 1  # the kinds of message in a turn
 _COMPARED = 1000  # elements of a list, at its beginning and at its end
 _ENDLESS = -1
+# Of attributes of classes and of global variables, only these are compared.
+_STATE = (int, float, list, dict, set, np.ndarray, Iterator)
 
 
 class Watched:
@@ -41,7 +46,7 @@ class Watched:
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         self.digests: list[list[int]] = []  # of the batches
-        self.changed: list[str] = []  # attributes that the last call changed
+        self.changed: list[str] = []  # what the last call changed, for users
         self.drawn: list[Any] = []  # generators that it has drawn from
         self.draws = 0  # draws by TensorFlow's random ops
 
@@ -116,7 +121,7 @@ class Batches:
         if not watched.digests:
             return "has no batches"
         if watched.changed:
-            return f"changes its attribute '{watched.changed[0]}' when it makes a batch"
+            return f"changes {watched.changed[0]} when it makes a batch"
         if self._pooled and self._length() is None:
             return "has workers and no length, so it continues in the next epoch where it stopped"
         if self._workers > 1 or not (watched.drawn or watched.draws):
@@ -329,11 +334,30 @@ def _make_batch(dataset: Any, drawn: list[Any], index: int, seed: int) -> Any:
 
 
 def _snapshot(dataset: Any) -> dict[str, Any]:
-    """A snapshot of its attributes, to detect changes: values, sizes, or identities."""
-    return {name: _content(value) for name, value in getattr(dataset, "__dict__", {}).items()}
+    """A snapshot of what may keep state between batches, to detect changes.
+
+    That is its attributes, those of its classes, and global variables that `__getitem__` names.
+    """
+    get = inspect.unwrap(type(dataset).__getitem__)
+    code, scope = getattr(get, "__code__", None), getattr(get, "__globals__", {})
+    found = {
+        f"the global variable '{name}'": _content(scope[name])
+        for name in getattr(code, "co_names", ())
+        if isinstance(scope.get(name), _STATE)
+    }
+    for kind in reversed(type(dataset).__mro__):
+        held = vars(kind).items()
+        found |= {_attribute(name): _content(one) for name, one in held if isinstance(one, _STATE)}
+    held = getattr(dataset, "__dict__", {}).items()
+    return found | {_attribute(name): _content(value) for name, value in held}
+
+
+def _attribute(name: str) -> str:
+    return f"its attribute '{name}'"
 
 
 def _content(value: Any) -> Any:
+    """Values, sizes, positions, or identities."""
     if value is None or isinstance(value, (bool, int, float, str, bytes, np.generic)):
         return value
     if isinstance(value, np.ndarray):
@@ -342,12 +366,18 @@ def _content(value: Any) -> Any:
         ends = [*value[:_COMPARED], *value[-_COMPARED:]]
         return len(value), [one if _is_plain(one) else id(one) for one in ends]
     if isinstance(value, (dict, set)):
-        return len(value)
-    return _Object(id(value))
+        values = value.values() if isinstance(value, dict) else ()
+        return len(value), [one for one in values if _is_plain(one)][:_COMPARED]
+    if isinstance(value, io.IOBase) and not value.closed:
+        with contextlib.suppress(OSError):  # not seekable, or a text file after next()
+            return _Object((id(value), value.tell()))
+    if isinstance(value, Iterator):
+        return object()  # its position cannot be read: assumed to have changed
+    return _Object((id(value), repr(_numbers_in(value))))
 
 
-class _Object(int):
-    """The identity of an object of unknown type."""
+class _Object(tuple[Any, ...]):
+    """The identity of an object, and the numbers in it."""
 
 
 def _is_plain(value: Any) -> bool:
