@@ -116,6 +116,25 @@ class Pairs(Pool):
         return {"loss": loss}
 
 
+class Labeled(Pool):
+    """Semi-supervised: a few samples with labels, and more without, in each batch."""
+
+    def train_step(self, data: Any) -> Any:
+        (x, y), others = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.dense(x)[:, 0] - y) ** 2)
+            loss += tf.reduce_mean(self.dense(others) ** 2)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return {"loss": loss}
+
+
+def zipped() -> Any:
+    labeled = tf.data.Dataset.from_tensor_slices((X, X[:, 0])).repeat().batch(2)
+    others = tf.data.Dataset.from_tensor_slices(X).batch(5).map(lambda x: x + 1)
+    return whole(Labeled(), tf.data.Dataset.zip((labeled, others)).prefetch(1))
+
+
 def whole(model: Any, dataset: Any) -> Any:
     model.compile("sgd", "mse")
     history = model.fit(dataset, epochs=3, verbose=0).history
@@ -295,6 +314,7 @@ CASES = {
     "pooled": pooled,
     "gathered": gathered,
     "gathered late": gathered_late,
+    "zipped": zipped,
     "fixed": fixed,
     "driven": driven,
     "exchanges": exchanges,

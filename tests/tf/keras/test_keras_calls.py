@@ -50,7 +50,9 @@ def test_a_model_built_by_a_trace_stays_built(alone, run):
             np.testing.assert_allclose(decode(ours), decode(theirs), atol=1e-6)
 
 
-@pytest.mark.parametrize("case", ["pooled", "gathered", "gathered late", "graph", "fixed"])
+@pytest.mark.parametrize(
+    "case", ["pooled", "gathered", "gathered late", "graph", "zipped", "fixed"]
+)
 def test_data_that_cannot_be_divided_is_whole_on_every_rank(alone, run, case):
     for rank in run.results:
         np.testing.assert_allclose(rank[case][0], alone[case][0], rtol=1e-6)

@@ -164,11 +164,12 @@ def _plan(given: Given, spec: Any, whole_batches: bool, is_even: bool) -> Plan |
     if given.step is None:
         return None
     why = None
-    kind, rows = batch_shard.type_without_samples(spec), batch_shard.differing_rows(spec)
+    kind = batch_shard.type_without_samples(spec)
+    rows = batch_shard.differing_rows(spec) or sorted(transformations.zipped_sizes(given.dataset))
     if kind is not None and whole_batches:
         what = f"a batch with a {kind}, whose samples are unknown,"
         why = Why(what, way_out=f"derive {kind} from tf.experimental.BatchableExtensionType")
-    elif rows is not None and whole_batches:
+    elif len(rows) > 1 and whole_batches:
         lengths = " and ".join(map(str, rows))
         what = f"a batch whose tensors have different first dimensions ({lengths})"
         why = Why(what, way_out="give all inputs the same first dimension")

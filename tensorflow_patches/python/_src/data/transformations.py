@@ -124,6 +124,16 @@ def size_of_batches(dataset: Any) -> tuple[int, bool] | None:
     return batch_size(dataset) if is_batch(dataset) else None
 
 
+def zipped_sizes(dataset: Any) -> set[int]:
+    """The known batch sizes of a zip()'s datasets, or of the dataset itself."""
+    while keeps_elements(dataset):
+        dataset = dataset._input_dataset
+    if is_zip(dataset):
+        return set().union(*map(zipped_sizes, dataset._inputs()))
+    size = size_of_batches(dataset)
+    return set() if size is None else {size[0]}
+
+
 def is_zip(dataset: Any) -> bool:
     return _is(dataset, _ZIP)
 
