@@ -24,7 +24,7 @@ HOROVOD = Path(__file__).resolve().parent.parent / ".cache" / "horovod"
 KINDS = {
     "independent": "independent processes at the same time: the ideal",
     "lockstep": "the same, but no process starts a step before all have finished the last",
-    "ours": "this project under mpirun, each rank each rank with its own data",
+    "ours": "this project under mpirun, each rank with its own data",
     "sharded": "this project under mpirun, each rank passes all data to fit",
     "off": "this project under mpirun with averaging off (TF_MPI_ENABLE=0)",
     "mwms": "MultiWorkerMirroredStrategy",

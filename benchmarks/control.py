@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks.scaling import GRADIENTS, TABLE_RANKS
+from benchmarks.scaling import GRADIENTS, TABLE_RANKS, add_cluster_options, network_of
 from benchmarks.scaling_model import (
     Network,
     Parameters,
@@ -37,10 +37,11 @@ def read_parameters(text: str) -> Parameters:
 def table(parameters: Parameters, network: Network, node_ranks: int, cache: float) -> list[str]:
     """Rows with and without the tree, for the numbers of ranks in the model's own table."""
     sizes = list(GRADIENTS.items())[:2]
-    heads = [f"{name}, {way}" for name, _ in sizes for way in ("straight", "tree")]
+    heads = [f"{name}, {way}" for name, _ in sizes for way in ("direct", "tree")]
     lines = [
-        "| ranks | nodes | messages, straight | tree | µs of messages, straight | tree | ms to "
-        "average " + " | ".join(heads) + " |",
+        "| ranks | nodes | messages, direct | tree | µs of messages, direct | tree | ms to average "
+        + " | ".join(heads)
+        + " |",
         "| --- | --- |" + " --- |" * (4 + len(heads)),
     ]
     for ranks in TABLE_RANKS:
@@ -64,21 +65,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.control", description=__doc__)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--node-ranks", type=int, default=64, help="ranks (and cores) per node")
-    parser.add_argument("--rank-cache", type=float, default=4 << 20, help="bytes per rank")
-    parser.add_argument(
-        "--latency", type=float, default=2e-6, help="latency between nodes, seconds"
-    )
-    parser.add_argument(
-        "--bandwidth", type=float, default=12.5e9, help="bandwidth per node, bytes/s"
-    )
-    parser.add_argument(
-        "--message", type=float, default=1e-6, help="time to receive and send a message, seconds"
-    )
-    parser.add_argument("--look", type=float, default=20e-6, help="polling interval, seconds")
+    add_cluster_options(parser)
     options = parser.parse_args(arguments)
-    network = Network(options.latency, options.bandwidth, options.message, options.look)
     parameters = read_parameters(options.file.read_text())
+    network = network_of(options)
     print("\n".join(table(parameters, network, options.node_ranks, options.rank_cache)))
     return 0
 

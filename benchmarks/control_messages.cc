@@ -38,7 +38,7 @@ double Now(clockid_t clock) {
 class Rank0 {
  public:
   Rank0(int nodes, int per_node, int names)
-      : size_(nodes * per_node), coordinator_(size_, CoordinatorOptions(), now_), names_(names) {
+      : size_(nodes * per_node), coordinator_(size_, CoordinatorOptions(), now_) {
     for (int rank = 0; rank < size_; ++rank) leaders_.push_back(rank / per_node * per_node);
     for (int i = 0; i < names; ++i) all_.ready.push_back(static_cast<NameId>(i));
     ReadyList first;
@@ -53,7 +53,7 @@ class Rank0 {
   }
 
   // Microseconds per step; `bytes`: received and sent.
-  double Straight(size_t* bytes) {
+  double Direct(size_t* bytes) {
     std::vector<std::string> inbox;
     for (int rank = 1; rank < size_; ++rank) inbox.push_back(Seal(++number_, Encode(all_)));
     const double begin = Now(CLOCK_MONOTONIC);
@@ -129,7 +129,6 @@ class Rank0 {
   const TimePoint now_ = TimePoint() + std::chrono::hours(1);
   const int size_;
   Coordinator coordinator_;
-  const int names_;
   std::vector<int> leaders_;
   ReadyList all_;
   ResponseList last_;
@@ -145,19 +144,19 @@ double Best(int times, const Body& body) {
 
 void TimeMessages() {
   std::printf(
-      "ranks nodes names | straight: messages   bytes      us | tree: messages   bytes  "
+      "ranks nodes names |   direct: messages   bytes      us | tree: messages   bytes  "
       "expected us   asked us\n");
   for (const auto& [nodes, per_node] : std::vector<std::pair<int, int>>{
            {2, 1}, {2, 4}, {8, 8}, {64, 1}, {8, 64}, {64, 64}, {4096, 1}}) {
     for (const int names : {1, 10, 60}) {
       Rank0 rank0(nodes, per_node, names);
-      size_t straight_bytes = 0, tree_bytes = 0;
-      const double straight = Best(5, [&] { return rank0.Straight(&straight_bytes); });
+      size_t direct_bytes = 0, tree_bytes = 0;
+      const double direct = Best(5, [&] { return rank0.Direct(&direct_bytes); });
       const double asked = Best(5, [&] { return rank0.Tree(true, &tree_bytes); });
       const double expected = Best(20, [&] { return rank0.Tree(false, &tree_bytes); });
       std::printf("%5d %5d %5d | %18zu %7zu %7.1f | %14zu %7zu %12.1f %10.1f\n", nodes * per_node,
-                  nodes, names, rank0.Messages(false), straight_bytes, straight,
-                  rank0.Messages(true), tree_bytes, expected, asked);
+                  nodes, names, rank0.Messages(false), direct_bytes, direct, rank0.Messages(true),
+                  tree_bytes, expected, asked);
     }
   }
 }
@@ -218,7 +217,7 @@ void TimeEngines(int nodes, int per_node, bool tree) {
   }
   const double time = (Now(clock) - begin) / (kSteps - kFirst);
   const double per_step = static_cast<double>(count() - messages) / (kSteps - kFirst);
-  std::printf("%5d %5d | %-8s %8.1f %12.0f\n", size, nodes, tree ? "tree" : "straight", per_step,
+  std::printf("%5d %5d | %-8s %8.1f %12.0f\n", size, nodes, tree ? "tree" : "direct", per_step,
               time);
   ranks.JoinAll();
 }

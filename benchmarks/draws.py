@@ -3,8 +3,8 @@
     mpirun -np 2 python benchmarks/draws.py
 
 Dropout of 100 MB per rank, by Keras's generator (a stateless op) and by tf.nn.dropout (a stateful
-one), also compiled; the calls are interleaved. "even": batches that the ranks divide; "any":
-others.
+one), also compiled; the calls are interleaved. "even": batches that divide evenly among the ranks;
+"any": other batches; "own": a separate mask.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def main():
                     if number >= 2:
                         seconds[way].append(time.perf_counter() - start)
             if group.rank == 0:
-                told = ", ".join(
+                times = ", ".join(
                     f"{way} {1e3 * np.median(s):.0f} ({1e3 * min(s):.0f} to {1e3 * max(s):.0f})"
                     for way, s in seconds.items()
                 )
-                print(f"{name}{', compiled' if compiled else ''}, ms: {told}", flush=True)
+                print(f"{name}{', compiled' if compiled else ''}, ms: {times}", flush=True)
 
 
 if __name__ == "__main__":

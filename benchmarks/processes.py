@@ -240,7 +240,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], marker: str) -> None:
 
 
 def _marked(marker: str) -> list[int]:
-    """The living processes that carry the marker, in whatever group or session."""
+    """The living processes that carry the marker, in any group or session."""
     needle = f"{MARKER}={marker}".encode()
     found = []
     for entry in Path("/proc").iterdir():

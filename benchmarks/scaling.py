@@ -134,6 +134,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         default=cache_bytes(columns.cores()),
         help="last-level cache, bytes; needed if /sys does not report it",
     )
+    add_cluster_options(parser)
+    return parser.parse_args(arguments)
+
+
+def add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that describe the assumed nodes and the network between them."""
     parser.add_argument("--node-ranks", type=int, default=64, help="ranks (and cores) per node")
     parser.add_argument(
         "--rank-cache", type=float, default=4 << 20, help="cache per rank of such a node, bytes"
@@ -148,7 +154,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--message", type=float, default=1e-6, help="time to receive and send a message, seconds"
     )
     parser.add_argument("--look", type=float, default=20e-6, help="polling interval, seconds")
-    return parser.parse_args(arguments)
+
+
+def network_of(options: argparse.Namespace) -> Network:
+    """The network that add_cluster_options' options describe."""
+    return Network(options.latency, options.bandwidth, options.message, options.look)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -172,7 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
     fitted = [s for word in options.fit.split(",") for s in samples[int(word)]]
     unseen = [s for word in options.check.split(",") for s in samples[int(word)]]
     parameters = scaling_model.fit(fitted)
-    network = Network(options.latency, options.bandwidth, options.message, options.look)
+    network = network_of(options)
     lines = [
         *_head(parameters, options),
         *_check_table(checked(parameters, fitted), checked(parameters, unseen), options),

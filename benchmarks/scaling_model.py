@@ -107,7 +107,7 @@ def node_seconds(parameters: Parameters, ranks: int, node: Node, size: float) ->
 
 
 def _terms(ranks: int, node: Node, size: float) -> np.ndarray:
-    """The factors by which that case multiplies its parameters."""
+    """The factors of start and the touches; if ranks share cores, of wake and those after it."""
     crowding = max(1.0, ranks / node.cores)
     touched = crowding * size * volume(ranks)
     cached = ranks * (size + SLOTS * CHUNK) <= node.cache

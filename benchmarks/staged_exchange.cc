@@ -37,7 +37,7 @@ double Median(std::vector<double> times) {
   return times[times.size() / 2];
 }
 
-// Reduces a chunk of `slot` numbers in a slot of a ring, as if the GPU had copied it there.
+// Reduces chunks, each in the next slot of a ring, as if the GPU had copied it there.
 class Exchange {
  public:
   static constexpr size_t kSlots = 5;
@@ -53,7 +53,7 @@ class Exchange {
     float* const data = own_.data() + chunk % kSlots * kChunk;
     data[0] = 1;
     Need(transport_->Allreduce(data, data, Sum(), Deadline()).ok(), "allreduce");
-    Need(data[0] == static_cast<float>(transport_->topology().size), "its result");
+    Need(data[0] == static_cast<float>(transport_->topology().size), "the result");
   }
 
   void InPlace(size_t chunk) {
@@ -62,7 +62,7 @@ class Exchange {
     data[0] = 1;
     Need(buffers_->Allreduce(offset, Sum(), Deadline()).ok(), "allreduce in place");
     const auto* const first = reinterpret_cast<const float*>(buffers_->of(0) + offset);
-    Need(first[0] == static_cast<float>(transport_->topology().size), "its result in place");
+    Need(first[0] == static_cast<float>(transport_->topology().size), "the result in place");
   }
 
  private:

@@ -99,9 +99,8 @@ def _doubts(trained: Sequence[Outcome]) -> list[str]:
     if not found:
         return []
     return [
-        f"**The machine was busy** before {', '.join(found)}: the load is in brackets, "
-        f"{len(columns.cores())} cores). Their speeds are doubtful; "
-        "their weights are not.",
+        f"**The machine was busy** before {', '.join(found)} (the load, on {len(columns.cores())} "
+        "cores). Their speeds are doubtful; their weights are not.",
         "",
     ]
 

@@ -40,7 +40,7 @@ class Outcome:
     """The results of a run; only the note if it failed.
 
     losses: per iteration, the mean over ranks; seconds: per iteration, of the slowest rank;
-    values: the final checkpoint, by variable; alike: whether all ranks ended with these values.
+    values: the final checkpoint, by variable; identical: whether all ranks ended with these.
     """
 
     system: System
@@ -48,7 +48,7 @@ class Outcome:
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     values: dict[str, np.ndarray] = field(default_factory=dict)
-    alike: bool = True
+    identical: bool = True
     load: float = 0.0  # of the machine, before the run
 
     def words_per_second(self, skip: int, words: int) -> tuple[float, float, float]:
@@ -84,10 +84,10 @@ def train(system: System, options: argparse.Namespace, folder: Path) -> Outcome:
         losses=[statistics.fmean(row) for row in zip(*(r["losses"] for r in results))],
         seconds=[max(row) for row in zip(*(r["seconds"] for r in results))],
         values=_read_checkpoint(own / "final"),
-        alike=all(r["digests"] == results[0]["digests"] for r in results),
+        identical=all(r["digests"] == results[0]["digests"] for r in results),
         load=load,
     )
-    if not outcome.alike:
+    if not outcome.identical:
         outcome.note = "the ranks ended with different models"
     return outcome
 
