@@ -42,7 +42,7 @@ choose_tensorflow() {
     others=$(cd "$locks" && echo */)
     [[ -f $locks/$tensorflow/cpu.lock ]] ||
         die "cannot build for TensorFlow $tensorflow, only for ${others//\//} $own" \
-            "docs/versions.md"
+            "see docs/versions.md"
     [[ -z $wheel ]] || die "--tensorflow chooses what to build, and --wheel builds nothing" \
         "omit one of them"
     [[ $flavour != gpu ]] || die "--gpu works with TensorFlow $own only" "omit --gpu"

@@ -32,22 +32,22 @@ core_tests() {
 }
 
 install_test_tools() {
-    local stamp version minor apart=(-r "$ROOT/tests/requirements-no-deps.txt")
+    local stamp version minor no_deps=(-r "$ROOT/tests/requirements-no-deps.txt")
     version=$(installed_version)
     minor=$(grep -o '^[0-9]*\.[0-9]*' <<<"$version")
     # tf_keras before 2.19 cannot be seeded on Python 3.12, where its randint(1, 1e9) is an error.
     [[ $(version_of "$python") != 3.12 || ! $minor =~ ^2\.1[678]$ ]] || minor=2.19
     [[ $minor != 2.22 ]] || minor=2.21 # there is no tf_keras 2.22
-    grep -q "^tf_keras==$minor\." "${apart[1]}" || apart=("tf_keras==$minor.*")
+    grep -q "^tf_keras==$minor\." "${no_deps[1]}" || no_deps=("tf_keras==$minor.*")
     # TensorFlow 2.20 allows any protobuf, but its write_graph fails with version 7.
-    [[ $minor != 2.20 ]] || apart+=("protobuf<7")
+    [[ $minor != 2.20 ]] || no_deps+=("protobuf<7")
     stamp="$version $(cat "$ROOT"/{tests,build}/requirements*.txt | sha256sum)"
     [[ -f $venv/test-tools && $(<"$venv/test-tools") == "$stamp" ]] && return
     step "Installing the test tools"
     logged pip-test "check the network and pip's index" "$python" -m pip install \
         -r "$ROOT/tests/requirements.txt" -r "$ROOT/build/requirements.txt"
     logged pip-test-no-deps "check the network and pip's index" "$python" -m pip install \
-        --no-deps "${apart[@]}"
+        --no-deps "${no_deps[@]}"
     printf '%s' "$stamp" >"$venv/test-tools"
 }
 
@@ -84,7 +84,7 @@ collect_googletests() {
 # The C++ tests are built and run in the background, because tests with ranks spend much of their
 # time waiting.
 run_tests() {
-    local verdicts=() failed=0 configs=(plain) parts=(pytest) config part beside
+    local verdicts=() failed=0 configs=(plain) parts=(pytest) config part background
     install_test_tools
     export TFMPI_TEST_WHEEL=$wheel
     cd "$ROOT"
@@ -96,23 +96,23 @@ run_tests() {
     for config in "${configs[@]}"; do rm -f "$LOG/verdict-$config" "$LOG/bazel-$config.log"; done
     set -m # gives the background job its own process group, so that the trap can kill all of it
     googletests "${configs[@]}" </dev/null &
-    beside=$!
+    background=$!
     set +m
     # shellcheck disable=SC2064
-    trap "kill -- -$beside 2>/dev/null" EXIT
+    trap "kill -- -$background 2>/dev/null" EXIT
     # Two files of tests at once: ranks wait for one another, and an import uses one thread.
     local together=("$python" -m pytest --numprocesses 2 --dist loadfile)
     together+=(--no-loadscope-reorder) # tests/conftest.py puts the longest files first
     local quick="not full and not alone"
     if [[ $tests != all ]]; then
         check pytest "${together[@]}" --pool tests -m "$quick"
-        wait "$beside"
+        wait "$background"
     else
         rm -rf "$CACHE/references" # so that the one-process references are computed again
         check pytest "${together[@]}" tests -m "not alone"
         check pytest-no-extras env TF_MPI_EXTRAS=none "${together[@]}" tests/tf -m "$quick"
         step "Test: googletest, waiting for the rest"
-        wait "$beside"
+        wait "$background"
         check pytest-alone "$python" -m pytest tests -m alone
         parts+=(pytest-no-extras pytest-alone)
     fi

@@ -61,7 +61,7 @@ def _is_ours(attribute: str) -> bool:
     return attribute.startswith("_tf_mpi") or attribute.startswith("__")
 
 
-def lost(target: str) -> bool:
+def is_missing(target: str) -> bool:
     """Whether "module:attribute" is missing; a part of the attribute may be "Name|Other"."""
     module, _, path = target.partition(":")
     found: Any = _module(module)
@@ -111,7 +111,7 @@ def main(package: Path) -> None:
         "names": {name for path in package.rglob("*.py") for name in used_names(path.read_text())},
     }
     found = {
-        kind: {"count": len(targets), "missing": sorted(filter(lost, targets))}
+        kind: {"count": len(targets), "missing": sorted(filter(is_missing, targets))}
         for kind, targets in kinds.items()
     }
     print(json.dumps(found))

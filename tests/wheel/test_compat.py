@@ -134,7 +134,7 @@ def other():
     ],
 )
 def test_names_that_are_lost_are_reported(target: str, lost: bool) -> None:
-    assert probe.lost(target) is lost
+    assert probe.is_missing(target) is lost
 
 
 def test_the_probe_reports_all_names_without_tensorflow(tmp_path: Path) -> None:
