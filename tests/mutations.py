@@ -229,7 +229,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "seeded",
         "seeded draws are treated as unseeded",
-        "        seeded = [one for one in watched.drawn if not generators.is_open(one)]\n",
+        "        seeded = [one for one in watched.drawn if not generators.is_unseeded(one)]\n",
         "        seeded = []\n",
         ("test_python_batches.py::test_batches_equal_those_of_one_process",),
     ),

@@ -102,12 +102,16 @@ def off_marker(environ: Mapping[str, str]) -> str:
 
 def _tell_other_nodes() -> None:
     """Records that this node's ranks are off. Runs early: others look when they import us."""
-    word = off_marker(os.environ)
-    if not word or os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0" or _RESTARTED in os.environ:
+    marker = off_marker(os.environ)
+    if (
+        not marker
+        or os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0"
+        or _RESTARTED in os.environ
+    ):
         return
     try:
-        os.makedirs(os.path.dirname(word), exist_ok=True)
-        with open(word, "w", encoding="utf-8") as file:
+        os.makedirs(os.path.dirname(marker), exist_ok=True)
+        with open(marker, "w", encoding="utf-8") as file:
             file.write(f"{os.uname().nodename} {os.getpid()}\n")
     except OSError:
         return
@@ -115,11 +119,11 @@ def _tell_other_nodes() -> None:
 
     owner = os.getpid()
 
-    def take_back() -> None:
-        if os.getpid() == owner and os.path.exists(word):
-            os.unlink(word)
+    def remove_marker() -> None:
+        if os.getpid() == owner and os.path.exists(marker):
+            os.unlink(marker)
 
-    atexit.register(take_back)
+    atexit.register(remove_marker)
 
 
 def _refuse_overwritten_files(ranks: int) -> None:

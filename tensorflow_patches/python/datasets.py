@@ -186,8 +186,8 @@ def _csv(path: str, delim: str) -> tuple[Any, Any, int]:
     least, most = int(ranges[:, 0].min()), int(ranges[:, 1].max())
     if not np.all(labels == np.round(labels)) or least not in (0, -1) or (least == -1 and most > 1):
         raise ValueError(
-            f"{path}: the labels in column 1 range from {least} to {most}; they must be whole "
-            "numbers from 0 up, or -1 and 1"
+            f"{path}: the labels, in the first column, range from {least} to {most}; they must be "
+            "whole numbers from 0 up, or -1 and 1"
         )
     if least == -1:
         labels = np.where(labels == -1, 0, labels)

@@ -87,8 +87,8 @@ def _files() -> str:
     if not others:
         return "this wheel's"
     return (
-        f"this wheel's, but {' and '.join(others)} also owns them: removing or updating that "
-        f"would break this wheel; to fix this: {installation.remedy()}"
+        f"this wheel's, but shared with {' and '.join(others)}, whose removal or update would "
+        f"break this wheel; to fix this: {installation.remedy()}"
     )
 
 

@@ -102,7 +102,7 @@ def test_a_library_that_does_not_match_the_launcher_is_refused(
     run = launch(IMPORT, 2, launcher=one.launcher(2), env=env, timeout=120)
     assert run.returncode != 0
     for text in run.stderr:
-        assert said in text and "does not belong to it" in text, text
+        assert said in text and "does not belong to the launcher" in text, text
         named = rf"\(by {one.folder}/\S+\), but {other.folder}/\S+, of "
         assert re.search(named, text), text
 

@@ -140,7 +140,7 @@ def test_custom_loops_see_their_parts(launch, scripts, mode, apis):
     assert [text.count(said) for text in run.stderr] == [1, 0]
     ranks = run.check().results
     early = "step_s" if mode == "auto" else "broken"
-    for part in (f"'{early}' is read before", "'largest' keeps something else than sums"):
+    for part in (f"'{early}' is read before", "'largest' has state other than sums"):
         assert [text.count(f"the metric {part}") for text in run.stderr] == [1, 0], run.report()
     assert [text.count("the metric '") for text in run.stderr] == [2, 0]
     for rank in ranks:

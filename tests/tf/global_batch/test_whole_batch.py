@@ -62,7 +62,7 @@ def test_losses_steps_and_metrics_equal_one_process(
     assert said == ({WHOLE} if "eager" in mode else set()), "a wrong warning"
     graphs = not {"eager", "jit"} & set(mode)
     for text, speaks in zip(run.stderr, [graphs, *[False] * (ranks - 1)]):
-        assert text.count("tf.summary 'mean of part' in a step is of rank 0's part") == speaks
+        assert text.count("tf.summary 'mean of part' in a step covers only rank 0's part") == speaks
         assert text.count("tf.summary '") == speaks, "not of the weights"
 
 

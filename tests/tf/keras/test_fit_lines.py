@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import re
 import sys
 import types
 from typing import Any
@@ -31,20 +32,16 @@ def test_different_builds_in_evaluate_are_an_error(fit, monkeypatch):
     monkeypatch.setattr(fit.calls, "innermost", lambda: call)
     monkeypatch.setattr(fit, "_trainable_digests", lambda model: [1])
     monkeypatch.setattr(fit.control_plane, "headers", lambda label, mine: [mine, [2]])
-    words = (
-        r"evaluate\(\) of model 'net', which was not built yet, has built a different one on each"
-    )
+    words = r"evaluate\(\) built model 'net' with different weights on each rank"
     with pytest.raises(RuntimeError, match=words) as error:
         fit.call_ends(types.SimpleNamespace(model=MODEL))
-    assert "Build it before (model.build(input_shape)" in str(error.value)
+    assert "Build the model before that call, with model.build(input_shape)" in str(error.value)
 
 
 def test_a_weight_changed_on_one_rank_is_an_error(fit):
     weight = types.SimpleNamespace(name="kernel")
-    words = (
-        "fit 1: weight 'kernel' of rank 1 is 0.5 away from rank 0's: something changed it on one"
-    )
-    with pytest.raises(RuntimeError, match=words):
+    words = "fit 1: weight 'kernel' differs between ranks 0 and 1 by up to 0.5 (relative, for"
+    with pytest.raises(RuntimeError, match=re.escape(words)):
         fit._check_rounding(weight, [np.zeros(2), np.array([0.0, 0.5])], "fit 1")
     fit._check_rounding(weight, [np.zeros(2), np.full(2, 1e-6)], "fit 1")
     words = "fit 1: weight 'kernel' is NaN on rank 1 where it is a number on rank 0"
@@ -80,8 +77,8 @@ def test_different_programs_are_an_error(monkeypatch):
 @pytest.mark.parametrize(
     ("states", "words"),
     [
-        ([], "is read before the loop over its data has come to their end"),
-        (None, "keeps something else than sums over samples, or is updated in loops of two kinds"),
+        ([], "is read before the loop reaches the end of its data"),
+        (None, "has state other than sums over samples, or is updated both in and outside"),
     ],
 )
 def test_a_metric_of_a_part_is_reported(monkeypatch, states, words):
@@ -92,9 +89,8 @@ def test_a_metric_of_a_part_is_reported(monkeypatch, states, words):
     updated: Any = collections.defaultdict(lambda: types.SimpleNamespace(states=states))
     monkeypatch.setattr(loop_metrics, "_updated", updated)
     loop_metrics._say_of_part(metric)
-    assert lines[0].startswith(
-        f"the metric 'recall' {words}: it is of this rank's part of the data"
-    )
+    assert lines[0].startswith(f"the metric 'recall' {words}")
+    assert "its value covers only this rank's part of the data" in lines[0]
 
 
 def test_lines_after_a_sigterm(monkeypatch):
@@ -109,7 +105,10 @@ def test_lines_after_a_sigterm(monkeypatch):
     other = types.SimpleNamespace(current_thread=lambda: 1, main_thread=lambda: 2)
     monkeypatch.setattr(on_sigterm, "threading", other)
     on_sigterm.install()
-    assert lines[-1] == "TF_MPI_SAVE_ON_SIGTERM needs tensorflow to be imported on the main thread"
+    assert lines[-1] == (
+        "TF_MPI_SAVE_ON_SIGTERM has no effect: tensorflow was imported on another thread than the "
+        "main thread. Import it on the main thread"
+    )
 
 
 def test_a_keras_whose_gradients_are_not_averaged_is_an_error(monkeypatch):
@@ -204,9 +203,8 @@ def test_a_layer_that_normalizes_by_a_part_is_reported(fit, monkeypatch):
     layer = types.SimpleNamespace(name="norm")
     assert not batch_norm._is_of_all_ranks(layer)
     assert lines == [
-        "layer 'norm', in a loop of the script's own, normalizes by the moments of each rank's "
-        "part of the batch, and its moving averages drift apart, and so may others: a Session "
-        "runs it"
+        "layer 'norm', in a custom training loop, normalizes by the moments of each rank's part of "
+        "the batch, and its moving averages drift apart; other layers may, too: a Session runs it"
     ]
 
 

@@ -32,7 +32,7 @@ EXPECTED = {
     "vocabulary": ("vocabulary of layer 'string_lookup'", "['a', 'b']", "['b', 'a']"),
     "vectorization": ("vocabulary of layer",),
     "trainable": ("trainable of layer 'dense' is True on rank 0 and False on rank 1",),
-    "names": ("the names of the weights", "dense_2"),
+    "names": ("the list of weight names", "dense_2"),
 }
 
 

@@ -22,7 +22,7 @@ def test_sigterm_on_one_rank_ends_all_after_the_step_and_saves(
     said = "".join(run.stdout)
     assert "NOT ENDED" not in said, run.report()
     assert run.returncode == 128 + 15, run.report()
-    assert "SIGTERM: all ranks end this step" in run.stderr[1], run.report()
+    assert "SIGTERM: all ranks finish this step" in run.stderr[1], run.report()
     assert f"saved model 'told' after step {STEP}: '{folder / name}'" in run.stderr[0]
     steps = re.findall(r"STEP (\d+) (\w+)", said)
     assert len(steps) == 2 and len(set(steps)) == 1, steps  # no rank has continued

@@ -190,7 +190,7 @@ def test_one_rank_tries_no_allreduce(nodes, monkeypatch, capsys):
     exchange = types.SimpleNamespace(wait=lambda *_: {0: {"wheel": "w"}}, put=lambda *_: None)
     launcher = types.SimpleNamespace(size=1)
     assert nodes._on_rank_0(exchange, launcher, 0.0, argparse.Namespace(hosts="")) == 0
-    assert "allreduce not tried: there is one rank\n" in capsys.readouterr().out
+    assert "allreduce not tried: there is only one rank\n" in capsys.readouterr().out
 
 
 def test_a_bench_that_does_not_end_ends_its_process(monkeypatch, capsys):

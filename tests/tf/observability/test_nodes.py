@@ -109,7 +109,7 @@ def test_an_allreduce_that_does_not_end_names_the_missing_ranks(report):
     together = {0: met(), 1: met(clock=-2.5)}
     report.judge_together(findings, found, together, 3)
     text = "\n".join(findings.text())
-    assert "FAULT: allreduce: rank 2 did not finish it, on n2" in text
+    assert "FAULT: rank 2 did not finish the allreduce, on n2" in text
     assert "FAULT node n1: rank 1's clock differs from rank 0's by -2.50 s" in text
 
 

@@ -203,7 +203,7 @@ BAD = {
     "short.csv": ("0,1\n1\n", "row 2 has 1 columns, but the rows before it have 2"),
     "gap.csv": ("0,1\n\n1,2\n", "row 2 is an empty line"),
     "named.head": ("a,b\n0,1\n1,y\n", "row 2 after the header, column 2: 'y' is not a number"),
-    "odd.labels": ("3,1\n5,2\n", "the labels in column 1 range from 3 to 5"),
+    "odd.labels": ("3,1\n5,2\n", "the labels, in the first column, range from 3 to 5"),
     "x.kind": ("", "DataSet 'XML' is unknown; accepted: cifar10"),
 }
 

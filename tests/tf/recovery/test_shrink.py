@@ -65,4 +65,4 @@ def test_fit_ends_with_the_reason_on_the_remaining_ranks(launch, scripts):
     assert not survivors(run)
     for rank in (0, 2):
         assert "rank 1 of 3 has died, and fit() of model" in run.stderr[rank], run.report()
-        assert "cannot go on with fewer ranks" in run.stderr[rank]
+        assert "cannot continue with fewer ranks" in run.stderr[rank]

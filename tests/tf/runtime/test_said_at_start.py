@@ -55,14 +55,18 @@ def test_a_missing_library_of_the_launcher_is_an_error(library, monkeypatch):
     monkeypatch.setattr(
         library, "_find_unsuitable", lambda abi: ["/usr/lib/libmpi.so.12"] * ("12" in abi.soname)
     )
-    with pytest.raises(library.NotUsable, match="; /usr/lib/libmpi.so.12.* does not belong to it$"):
+    with pytest.raises(
+        library.NotUsable, match="; not of the launcher's MPI: /usr/lib/libmpi.so.12"
+    ):
         library.choose(found)
 
 
 def test_a_library_of_another_mpi_than_the_launchers_is_an_error(library, monkeypatch):
     monkeypatch.setattr(library, "loaded", lambda: {"libmpi.so.12": "/usr/lib/libmpi.so.12"})
     monkeypatch.setattr(library, "_load", lambda abi: None)
-    with pytest.raises(library.NotUsable, match="libmpi.so.12, of MPICH.*, does not belong to it$"):
+    with pytest.raises(
+        library.NotUsable, match="libmpi.so.12, of MPICH.*, does not belong to the launcher$"
+    ):
         library.choose(launched(library, OPEN_MPI))
 
 

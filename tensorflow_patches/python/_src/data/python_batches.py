@@ -128,7 +128,7 @@ class Batches:
             return None
         from tensorflow.python.eager import context
 
-        seeded = [one for one in watched.drawn if not generators.is_open(one)]
+        seeded = [one for one in watched.drawn if not generators.is_unseeded(one)]
         if watched.draws and (host.has_seeded("python") or context.global_seed() is not None):
             seeded.append(tf.random)
         if seeded:

@@ -29,7 +29,7 @@ def init(options: str | None = None) -> None:
     if not hooks.active:
         return
     config.leave_data_to_script()
-    presence.needs_all("what DDL's functions have made")
+    presence.needs_all("a script that uses DDL's API")
     engine.leave_data_to_script()
     if group.rank == 0 and config.get("TF_MPI_LOG_LEVEL") != "warning":
         stats = "; for -dump_iter's figures set TF_MPI_STATS=1" if given.dump_iter else ""

@@ -122,7 +122,7 @@ def keep_for_other_ranks(path: str) -> str:
     until the next exchange of all ranks.
     """
     for folder, before in list(_kept.items()):
-        if collectives.met > before:
+        if collectives.last_ended > before:
             shutil.rmtree(folder, ignore_errors=True)
             del _kept[folder]
     if "://" in path or pattern(path, short=True) == path:
@@ -137,7 +137,7 @@ def keep_for_other_ranks(path: str) -> str:
         folder = tempfile.mkdtemp(
             prefix=".tensorflow-mpi-", dir=os.sep.join(parts[: first_own - 1]) or os.sep
         )
-        _kept[folder] = collectives.started
+        _kept[folder] = collectives.last_started
         kept = os.path.join(folder, parts[-1])
         for name, file in _files(kept, path):
             _link(name, file)

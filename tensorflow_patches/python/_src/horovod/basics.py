@@ -23,13 +23,13 @@ _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 class _State:
     """The state of this process between init() and shutdown()."""
 
-    def __init__(self, rank: int, size: int, local: tuple[int, int], others: list[Any]) -> None:
+    def __init__(self, rank: int, size: int, local: tuple[int, int], everyone: list[Any]) -> None:
         self.rank, self.size = rank, size
         self.local_rank, self.local_size = local
-        # others: each rank's local rank and local size.
-        rail = [r for r, (place, _) in enumerate(others) if place == self.local_rank]
+        # everyone: each rank's local rank and local size.
+        rail = [r for r, (place, _) in enumerate(everyone) if place == self.local_rank]
         self.cross_rank, self.cross_size = rail.index(rank), len(rail)
-        self.homogeneous = len({size for _, size in others}) == 1
+        self.homogeneous = len({size for _, size in everyone}) == 1
 
 
 _state: _State | None = None
@@ -67,13 +67,13 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if engine.leave_to_script() and rank == 0:
         _announce()
     _warn_if_off()
-    local, others = (0, 1), [(0, 1)]
+    local, everyone = (0, 1), [(0, 1)]
     if group.connected():
         _, _, local_rank, local_size, _ = c_api.topology()
         local = local_rank, local_size
-        others = [tuple(o) for o in control_plane.of_script(f"hvd.init {_inits}", local)]
+        everyone = [tuple(o) for o in control_plane.of_script(f"hvd.init {_inits}", local)]
     _inits += 1
-    _state = _State(rank, size, local, others)
+    _state = _State(rank, size, local, everyone)
     _register(process_sets)
 
 

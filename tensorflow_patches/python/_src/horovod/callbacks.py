@@ -254,7 +254,7 @@ class _UpdateEpochState:
 
 def _say(line: str) -> None:
     if basics.rank() == 0:
-        log.once(line, every_rank=True)  # after hvd.init() ranks do not share one program
+        log.once(line, every_rank=True)  # after hvd.init() group.rank is 0 everywhere
 
 
 class _BestModel:

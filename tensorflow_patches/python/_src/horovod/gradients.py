@@ -28,7 +28,7 @@ _MARK = "_tf_mpi_reduced"
 class Reducer:
     """Horovod's arguments for reducing the gradients of one tape or optimizer.
 
-    `name`: the tape's or optimizer's, for messages. `lives_on`: True for an optimizer, which
+    `name`: the tape's or optimizer's, for messages. `persistent`: True for an optimizer, which
     reduces in every step; False for a tape, which reduces once. Horovod's groups of gradients that
     travel together have no effect, because fusion decides that.
     """
@@ -44,7 +44,7 @@ class Reducer:
     groups: dataclasses.InitVar[Any] = None
     process_set: ProcessSet = process_sets.global_process_set
     scale_local_gradients: bool = True
-    lives_on: bool = True
+    persistent: bool = True
 
     def __post_init__(self, num_groups: int, groups: Any) -> None:
         """Raises ValueError for the arguments for which Horovod does."""
@@ -137,7 +137,7 @@ class Reducer:
         program first uses them."""
         kinds = [f"{g.dtype.name} {v.shape}" for g, v in zip(gradients, variables, strict=True)]
         key = f"hvd {self.name} {zlib.crc32('; '.join(kinds).encode()):08x}"
-        if not self.lives_on:
+        if not self.persistent:
             return key
         number = naming.number_of_user(key, self)
         return key if number == 1 else f"{key} {number}"

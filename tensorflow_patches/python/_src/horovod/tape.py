@@ -74,7 +74,7 @@ def DistributedGradientTape(
     kind = type(own.__name__, (_Reducing, own), {"__module__": own.__module__})
     tape: Any = object.__new__(kind)
     tape.__dict__.update(gradtape.__dict__)
-    tape._hvd = gradients.Reducer(name="DistributedGradientTape", lives_on=False, **given)
+    tape._hvd = gradients.Reducer(name="DistributedGradientTape", persistent=False, **given)
     return tape
 
 

@@ -92,7 +92,7 @@ def has_summed_states(metric: Any) -> bool:
 
 
 def of_code(code: types.CodeType, plain: Callable[[Any], str]) -> list[Any]:
-    """The digest by which ranks compare a function; nothing else reads a function's code."""
+    """What ranks compare of a function's code; nothing else reads the code of functions."""
     constants = [
         of_code(one, plain) if isinstance(one, types.CodeType) else plain(one)
         for one in code.co_consts

@@ -3,10 +3,9 @@
 Most methods that Keras calls after each batch only count or take the time. Whether one reads its
 logs is unknown in advance, so it gets a dict that exchanges the ranks' values at the first read of
 a value. A read may happen on one rank only, or in one batch of a hundred. So, if any callback may
-read logs, the ranks synchronize at the end of each batch; a read is such a synchronization,
-only earlier, which requests the exchange: then all ranks exchange, and synchronize again. The batch
-ends when no rank requests one. After a batch whose logs were read, the next batch's logs are
-exchanged at once.
+read logs, the ranks meet at the end of each batch. A rank that reads meets the others early, and
+requests the exchange; then all ranks exchange, and meet again. The batch ends when no rank requests
+an exchange. After a batch whose logs were read, the next batch's logs are exchanged at once.
 
 Everything here runs on the thread that calls fit or evaluate, between two batches.
 """
@@ -146,7 +145,7 @@ class Batches:
         return any_stops, any_asks
 
     def settle(self) -> bool:
-        """Repeats that until no rank requests the logs; whether training stops on some rank."""
+        """Meets until no rank requests the logs; returns whether training stops on some rank."""
         while True:
             kept = self._given()
             waits = kept is not None and kept.is_unseen  # a callback has kept it, to read it later
@@ -166,7 +165,7 @@ class Batches:
         return self.settle()
 
     def leave(self) -> None:
-        """The batch's callbacks have ended; without a call of `end`, one has raised."""
+        """Called when the batch's callbacks have returned, or one has raised."""
         if self in _open:  # not if the exchange before them failed
             _open.remove(self)
 
@@ -175,7 +174,8 @@ _open: list[Batches] = []  # batches whose callbacks run; a callback may train o
 
 
 def before_call() -> None:
-    """All ranks begin another call in a callback; one of them may read its logs before."""
+    """Called at the start of fit, evaluate and predict on all ranks. If a callback made that call,
+    settles the enclosing batch, whose logs another rank may be reading."""
     if _open:
         _open[-1].settle()
 

@@ -65,9 +65,9 @@ def of_layer(
 
 
 def _is_traced(layer: Any) -> bool:
-    """Whether a step is only analyzed, and the layer counts as independent for each sample.
+    """Whether a step is only analyzed, and the layer's moments count as constants.
 
-    Its moments are made from all ranks' samples elsewhere. Not in predict, whose steps have no
+    When the step runs, they come from all ranks' samples. Not in predict, whose steps have no
     parts, and not for virtual batches, which cross parts: these are analyzed as they are.
     """
     part, call = batch.current(), calls.innermost()
@@ -114,13 +114,12 @@ def _is_of_all_ranks(layer: Any) -> bool:
     if not why:
         layer._tf_mpi_synchronized = True
         return True
-    part = batch.current()
     if part is None or part.findings is None:
-        where = "" if calls.innermost() is not None else ", in a loop of the script's own,"
+        where = "" if calls.innermost() is not None else ", in a custom training loop,"
         drift = ", and its moving averages drift apart" if where else ""
         log.once(
             f"layer '{layer.name}'{where} normalizes by the moments of each rank's part of the "
-            f"batch{drift}, and so may others: {why}",
+            f"batch{drift}; other layers may, too: {why}",
             key=f"batch norm of a part{where}: {why}",
         )
     return False

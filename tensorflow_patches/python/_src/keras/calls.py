@@ -75,8 +75,8 @@ def wrap(kind: str) -> Callable[[Any], Any]:
             try:
                 return original(self, *args, **kwargs)
             except BaseException as error:
-                raised, told = failures.error_to_raise(error, since)
-                if not told and isinstance(error, Exception):
+                raised, reported = failures.error_to_raise(error, since)
+                if not reported and isinstance(error, Exception):
                     _tell(call, error)
                 if raised is error:
                     raise

@@ -21,6 +21,8 @@ from tensorflow.mpi._src.runtime import group, log
 
 
 def on_part(original: Any) -> Any:
+    """Wraps TFEpochIterator.__init__: it iterates over this rank's part of the data."""
+
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if _is_arrays(**kwargs):
             kwargs["batch_size"], kwargs["steps_per_epoch"] = feeds.global_sizes(
@@ -152,7 +154,7 @@ def _made(adapter: Any) -> python_batches.Batches | None:
 
 
 class _Numbers:
-    """A PyDataset whose batches are their numbers."""
+    """A PyDataset in which batch i is the number i."""
 
     def __init__(self, length: int) -> None:
         self.num_batches = length
@@ -183,15 +185,19 @@ def _array_sizes(adapter: Any) -> set[int] | None:
 
 
 def made_on_part(make: Any) -> Any:
+    """Wraps the trainer's _make_function, which train and test functions are made with."""
+
     def make_function(self: Any, step_function: Any, *args: Any, **kwargs: Any) -> Any:
         kind = "test_step" if step_function == self.test_step else "train_step"
-        # feeds.wrap_steps has wrapped the method, too; inside of this it does nothing more.
+        # feeds.wrap_steps has wrapped the method, too; inside this wrapper it does nothing more.
         return make(self, feeds.step_on_shard(self, kind, step_function), *args, **kwargs)
 
     return make_function
 
 
 def built_on_part(build: Any) -> Any:
+    """Wraps the trainer's _maybe_symbolic_build: builds for this rank's part of a batch."""
+
     def maybe_build(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
         if iterator is None:
             return build(self, iterator=iterator, data_batch=data_batch)

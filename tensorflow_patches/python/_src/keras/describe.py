@@ -62,7 +62,7 @@ def _is_excluded(key: str, value: Any) -> bool:
 
 
 def _array(value: Any) -> Any:
-    """A NumPy array or an eager tensor as text; None for others."""
+    """The value of a NumPy array or an eager tensor; None for others."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value
     if hasattr(value, "_numpy_internal") and value.dtype.is_numpy_compatible:
@@ -117,9 +117,7 @@ def _config(value: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return value.get_config()
-    except (
-        Exception
-    ):  # described by its class: a class of the script, or one that cannot be serialized
+    except Exception:  # it cannot be serialized, and is described by its class
         return None
 
 
@@ -137,7 +135,7 @@ def _lines(key: str, called: str, value: Any) -> Iterator[Line]:
 
 
 def of_model(model: Any) -> list[Line]:
-    """The layers in order, their connections, and what they have adapted to."""
+    """The layers in order, their connections, and the state that adapt() gave them."""
     found = [("model", "the model's class", type(model).__qualname__)]
     layers = _layers(model)
     found.append(("layers", "the number of layers", str(len(layers))))
@@ -165,7 +163,7 @@ def of_names(model: Any) -> list[Line]:
         names = [getattr(weight, "path", weight.name) for weight in model.trainable_weights]
     except ValueError:  # a Sequential of tf_keras that its first step will build
         return []
-    called = "the names of the weights (numbered by the layers that were made before)"
+    called = "the list of weight names (Keras numbers them by the layers made before)"
     return [("names", called, plain(names))]
 
 

@@ -247,9 +247,9 @@ def call_ends(callbacks: Any) -> None:
     everyone = control_plane.headers(f"end of {call.label}", _trainable_digests(model))
     if any(theirs != everyone[0] for theirs in everyone):
         raise RuntimeError(
-            f"{call.kind}() of model '{model.name}', which was not built yet, has built a "
-            "different one on each rank: their weights were drawn without a common seed. Build it "
-            "before (model.build(input_shape), or keras.Input as its first layer)"
+            f"{call.kind}() built model '{model.name}' with different weights on each rank: they "
+            "were drawn without a common seed. Build the model before that call, with "
+            "model.build(input_shape) or keras.Input as its first layer"
         )
 
 
@@ -317,7 +317,7 @@ def _is_float(variable: Any) -> bool:
 
 
 def _check_numbers(variable: Any, parts: list[Any], label: str) -> None:
-    """NaN on every rank is also what one process would have; NaN on some ranks is an error."""
+    """NaN on every rank matches one process; NaN on some ranks is an error."""
     faulty = [np.isnan(part.astype(np.float64)) for part in parts]
     for rank, places in enumerate(faulty[1:], start=1):
         if (places != faulty[0]).any():
@@ -340,8 +340,8 @@ def _check_rounding(variable: Any, parts: list[Any], label: str) -> None:
             distance = np.where(same, 0, np.abs(ours - first) / np.maximum(1, np.abs(first)))
         if not np.max(distance, initial=0) <= 1e-3:
             raise RuntimeError(
-                f"{label}: weight '{variable.name}' of rank {rank} is {np.max(distance):.2g} "
-                "away from rank 0's: something changed it on one rank only, bypassing the "
-                "optimizer. Make the change on all ranks, or follow it with "
-                "tf.mpi.broadcast_variables"
+                f"{label}: weight '{variable.name}' differs between ranks 0 and {rank} by up to "
+                f"{np.max(distance):.2g} (relative, for values above 1): something changed it on "
+                "one rank only, bypassing the optimizer. Make the change on all ranks, or call "
+                "tf.mpi.broadcast_variables after it"
             )

@@ -28,10 +28,11 @@ from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import group, log, threads
 from tensorflow.mpi._src.variables import unwrap
 
-# What grows once per batch, such as a mean of it, is in one process the ranks' mean.
+# By whether a state grows once per batch, as by the batch's mean: in one process it then grows by
+# the mean of the ranks' amounts.
 _HOW = {True: "mean", False: "sum"}
 _UNSUMMED = "_tf_mpi_unsummed"  # attribute of a graph: ids of metrics that it updates
-_LOOPS = "_tf_mpi_loops"  # ... and its loops, to keep what it reads alive
+_LOOPS = "_tf_mpi_loops"  # attribute of a graph: its _Loops, which keep the metrics alive
 _ends = itertools.count(1)
 _numbers = itertools.count(1)
 _local = threading.local()  # .updating: a metric; .loop: a _Loop
@@ -67,7 +68,7 @@ class _Loop:
     """
 
     def __init__(self) -> None:
-        self.graph = _graph()  # the enclosing loop
+        self.graph = _graph()  # encloses the loop
         self.first = len(self.graph.get_operations())
         # By metric: the values of its states before the loop, by variable.
         self.before: dict[int, tuple[Any, dict[int, Any]]] = {}
@@ -167,13 +168,15 @@ def _is_of_part(metric: Any) -> bool:
 
 
 def _say_of_part(metric: Any) -> None:
-    why = "is read before the loop over its data has come to their end"
+    why = "is read before the loop reaches the end of its data"
     if _updated[metric].states is None:
-        why = "keeps something else than sums over samples, or is updated in loops of two kinds"
+        why = (
+            "has state other than sums over samples, or is updated both in and outside tf.functions"
+        )
     log.once(
-        f"the metric '{metric.name}' {why}: it is of this rank's part of the data, and may decide "
-        "otherwise on another rank. tf.mpi.allreduce(metric.result()) on all ranks makes a mean of "
-        "their values",
+        f"the metric '{metric.name}' {why}: its value covers only this rank's part of the data, "
+        "and may differ between ranks. tf.mpi.allreduce(metric.result()) on all ranks returns "
+        "their mean",
         key=f"a metric {why}",
     )
 
@@ -256,7 +259,7 @@ def _sum_in_graph(noted: _Noted, before: dict[int, Any], done: set[int]) -> None
     means = averaging.average(
         [tf.cast(own.read_value(), tf.float64) - base for own, _, base in added],
         [f"state {place} of metric {noted.number}" for place in range(len(added))],
-        "metrics behind a loop",
+        "metrics after a loop",
     )
     for (own, how, base), mean in zip(added, means, strict=True):
         total = base + (mean if how == "mean" else mean * group.size)

@@ -20,7 +20,7 @@ from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.presence import watch
 from tensorflow.mpi._src.runtime import group, log
 
-_told = False  # whether this rank has received SIGTERM
+_received = False  # whether this rank has received SIGTERM
 _meets = False  # whether the ranks will synchronize once more in this fit
 
 
@@ -29,7 +29,10 @@ def install() -> None:
     if not is_wanted():
         return
     if threading.current_thread() is not threading.main_thread():
-        log.say("TF_MPI_SAVE_ON_SIGTERM needs tensorflow to be imported on the main thread")
+        log.say(
+            "TF_MPI_SAVE_ON_SIGTERM has no effect: tensorflow was imported on another thread than "
+            "the main thread. Import it on the main thread"
+        )
     elif signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _on_signal)
 
@@ -39,13 +42,13 @@ def is_wanted() -> bool:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    global _told
-    if _told or not _meets or not calls.in_fit():
-        if not _told:
+    global _received
+    if _received or not _meets or not calls.in_fit():
+        if not _received:
             log.say("SIGTERM outside of fit: nothing is saved")
         _end()
-    _told = True
-    log.say("SIGTERM: all ranks end this step, and rank 0 saves the model")
+    _received = True
+    log.say("SIGTERM: all ranks finish this step, and rank 0 saves the model")
 
 
 def _end() -> None:
@@ -76,14 +79,13 @@ def stop_together(callbacks: Any) -> None:
     if not _is_ours(callbacks):
         return
     name = callbacks.__dict__["_tf_mpi_fit"].name
-    if not control_plane.any_rank(f"{name}: SIGTERM?", _told):
+    if not control_plane.any_rank(f"{name}: SIGTERM?", _received):
         return
     model = callbacks.model
     fit.synchronize_states(model, f"{name}: SIGTERM")
     is_saved = group.rank != 0 or _save(model)
-    if all(
-        control_plane.headers(f"{name}: saved", is_saved)
-    ):  # so that no rank ends rank 0 while it saves
+    # No rank ends before rank 0 has saved: the launcher would then end rank 0.
+    if all(control_plane.headers(f"{name}: saved", is_saved)):
         _end()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -107,7 +107,7 @@ def _averaging(average: Callable[..., Any], reason: str | None, original: Any) -
     """Wraps a method that begins an update: averages first. `reason`: why it is unsupported."""
 
     def update(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(_inside, "on", False) or not hooks.active:
+        if is_updating() or not hooks.active:
             return original(self, grads, *args, **kwargs)
         if reason is not None:
             raise NotImplementedError(f"optimizer {type(self).__name__}: {reason}")
@@ -150,7 +150,8 @@ def _averaged(
 ) -> list[Any]:
     """The gradients averaged over ranks; None stays None.
 
-    A strategy counts a tensor that its replicas share once, so they share its average.
+    Replicas of a strategy that pass the same tensors share one average, because the strategy counts
+    a shared tensor once.
     """
     replica = _replica()
     if replica is None:
@@ -182,8 +183,9 @@ def _averages(
 ) -> list[Any]:
     """The gradients averaged over ranks; None stays None.
 
-    A sparse gradient stays sparse, with one process's rows: it squares each row separately, and
-    takes the norm of all. Duplicates are summed only if that makes no difference.
+    A sparse gradient stays sparse, and has the rows that one process has, with duplicates: its
+    optimizer may square each row separately, or take the norm of all. Duplicates are summed only
+    where that makes no difference (adapters.sums_rows).
     """
     present = [i for i, gradient in enumerate(grads) if gradient is not None]
     if not present:

@@ -2,7 +2,7 @@
 
 Ranks with different architectures, losses or vocabularies would silently share one set of weights.
 The first difference is an error with both ranks' values. Other attributes of a layer or model of
-the script's own class may legitimately differ; for these there is a line.
+the script's own class may legitimately differ; a line reports them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from tensorflow.mpi._src.variables import initial_broadcast
 
 _numbers = itertools.count(1)
 _KEPT = "_tf_mpi_described"
-_RATE = (
-    "optimizer learning_rate"  # a variable of Keras 3's optimizers, synchronized with the others
-)
+# A variable of Keras 3's optimizers, synchronized with the others.
+_RATE = "optimizer learning_rate"
 
 
 def wrap(kind: str) -> Callable[[Any], Any]:
@@ -57,8 +56,8 @@ def _compare(kind: str, model: Any, arguments: list[describe.Line]) -> None:
     if all(theirs[restored] == everyone[0][restored] for theirs in everyone):
         return
     lines = _without_rate(lines) if restored else lines
-    told = control_plane.headers(f"{label}: lines", lines)
-    _tell(kind, model, [{key: (called, value) for key, called, value in one} for one in told])
+    described = control_plane.headers(f"{label}: lines", lines)
+    _tell(kind, model, [{key: (called, value) for key, called, value in one} for one in described])
 
 
 def _digest(lines: list[describe.Line]) -> int:

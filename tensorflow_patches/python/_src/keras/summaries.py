@@ -11,8 +11,8 @@ from tensorflow.mpi._src.runtime import log
 
 
 def noting_part(write: Any) -> Any:
-    """Wraps the function that tf.summary.scalar, image, ... call. If they pass a function that
-    makes the value later, nothing is known of it."""
+    """Wraps the function that tf.summary.scalar, image, ... call. A value that they pass as a
+    function, to be computed later, is not checked."""
 
     def saying(tag: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if not callable(tensor) and scope.is_on_part() and _is_of_part(tensor):
@@ -38,7 +38,7 @@ def _is_of_part(value: Any) -> bool:
 
 def _say(tag: Any) -> None:
     log.once(
-        f"tf.summary '{tag}' in a step is of rank 0's part of each batch; a callback's logs are of "
-        "all ranks: write it there, or give it tf.mpi.gather_batch's samples",
+        f"tf.summary '{tag}' in a step covers only rank 0's part of each batch. Write it in a "
+        "callback, whose logs cover all ranks, or compute it from tf.mpi.gather_batch's samples",
         key="summary of a part",
     )

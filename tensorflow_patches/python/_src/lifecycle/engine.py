@@ -18,9 +18,8 @@ from tensorflow.mpi._src.runtime import c_api, group, hooks, log
 _NCCL = "libnccl.so.2"
 # How long a rank that stops with an error waits until rank 0 has received the error.
 _REPORT_FAILURE_SECONDS = 5.0
-# How long the communication thread of such a rank, which a dead rank may block, may take to stop
-# after that.
-_STOP_THREAD_SECONDS = 15.0
+# How long that may take including the end of the communication thread, which a dead rank may block.
+_LEAVE_SECONDS = 15.0
 # How long the interpreter's exit may make no progress, using no processor time, before the process
 # ends: _FAILED_EXIT_SECONDS after a failure, _EXIT_SECONDS otherwise.
 _FAILED_EXIT_SECONDS = 2.0
@@ -110,7 +109,7 @@ def when_it_ends(
     Args:
       always: called first, with the reason of a failure, or None.
       in_order: called before the rank joins, if there was no failure.
-      report: called with the text of tfmpi_stats_report once all ranks have joined.
+      report: called with the text of tfmpi_stats_report after the join.
     """
     global _at_end
     _at_end = _AtEnd(always, in_order, report)
@@ -133,7 +132,7 @@ def leave_to_script() -> bool:
         return False
     c_api.load().tfmpi_leave_averages_to_script()
     group.leave_to_script()
-    presence.needs_all("what Horovod's functions have made")
+    presence.needs_all("a script that uses Horovod's API")
     leave_data_to_script()
     return True
 
@@ -293,7 +292,7 @@ def _leave(why: str) -> None:
     if os.getpid() == _pid and not _left:
         _left = True
         watch.declare_exit()
-        with watch.failing(_STOP_THREAD_SECONDS, group.group_rank, group.group_size):
+        with watch.failing(_LEAVE_SECONDS, group.group_rank, group.group_size):
             c_api.load().tfmpi_leave(why.encode(), _REPORT_FAILURE_SECONDS)
 
 
@@ -340,9 +339,9 @@ def _limit_end() -> None:
         c_api.load().tfmpi_limit_end(ends.exit_code(), _FAILED_EXIT_SECONDS, b"")
         return
     line = (
-        f"tensorflow.mpi rank {group.group_rank}/{group.group_size}: Python did not exit within "
-        f"{_EXIT_SECONDS:.0f} s after the script ended; Python code that tf.data is still running, "
-        "such as a generator, can block it forever, also in stock TensorFlow; this rank ends now"
+        f"tensorflow.mpi rank {group.group_rank}/{group.group_size}: Python's exit has used no "
+        f"processor time for {_EXIT_SECONDS:.0f} s. Python code that tf.data is still running, "
+        "such as a generator, can block it forever, also in stock TensorFlow. This rank ends now"
     )
     c_api.load().tfmpi_limit_end(ends.exit_code(), _EXIT_SECONDS, line.encode())
 

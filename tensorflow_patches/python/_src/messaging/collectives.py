@@ -11,7 +11,7 @@ from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import c_api, group, hooks
 
 called_by_script = False  # whether the script has called a collective of tf.mpi
-started, met = 0, 0  # the numbers of the last exchange that has started, and that has ended
+last_started, last_ended = 0, 0  # numbers of exchanges, in the order in which they start
 
 KINDS = {"allreduce": 0, "allgather": 1, "broadcast": 2, "barrier": 3}
 # "plain sum": uses the MPI library's own allreduce.
@@ -84,9 +84,9 @@ def run(
     if not (hooks.active or of_script):  # the runtime's own collective: involves this rank only
         return array if in_place else np.array(array, copy=True)
     out = None if kind == "allgather" else array if in_place else np.array(array, copy=True)
-    global started, met
-    started += 1
-    number = started
+    global last_started, last_ended
+    last_started += 1
+    number = last_started
     lib = c_api.load()
     presence.uses()
     presence.follow()
@@ -114,7 +114,7 @@ def run(
         code = lib.tfmpi_end(operation, error)
         if ended and code != errors.OK:
             raise errors.error_from_code(code, c_api.error_text(error))
-    met = max(met, number)
+    last_ended = max(last_ended, number)
     presence.follow()
     assert out is not None
     return out

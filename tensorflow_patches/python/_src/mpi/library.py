@@ -39,7 +39,7 @@ class Abi:
     """An ABI of MPI libraries, all of which have the name `soname`."""
 
     name: str
-    of: str
+    of: str  # the MPIs that have this ABI, for messages
     soname: str
 
     @property
@@ -78,12 +78,12 @@ def choose(launcher: config.Launcher | None) -> str:
         others = [
             path for abi in ABIS.values() if abi not in wanted for path in _find_unsuitable(abi)
         ]
-        found = f"; {', '.join(others)} does not belong to it" if others else ""
+        found = f"; not of the launcher's MPI: {', '.join(others)}" if others else ""
         names = " or ".join(f"{abi.soname} ({abi.of})" for abi in wanted)
         raise NotUsable(f"no {names} was found ({reasons[0]}){found}")
     if launcher is not None and abi.name not in launcher.abis:
         # Refused here, because its MPI_Init would end the process, or form a group of one.
-        raise NotUsable(f"{loaded()[abi.soname]}, of {abi.of}, does not belong to it")
+        raise NotUsable(f"{loaded()[abi.soname]}, of {abi.of}, does not belong to the launcher")
     return abi.transport
 
 

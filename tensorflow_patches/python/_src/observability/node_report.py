@@ -42,7 +42,8 @@ class Findings:
 
 
 def judge(found: Mapping[int, Mapping[str, Any]], size: int, expected: Sequence[str]) -> Findings:
-    """
+    """What the ranks' answers show.
+
     Args:
       found: by rank, machine.facts() and "figures"; without ranks that have not answered.
       size: the number of ranks.
@@ -194,7 +195,7 @@ def judge_together(
     silent = [rank for rank in range(size) if rank not in together]
     if silent:
         findings.faults.setdefault("", []).append(
-            f"allreduce: {ranks(silent)} did not finish it, on "
+            f"{ranks(silent)} did not finish the allreduce, on "
             + ", ".join(sorted({nodes[rank] for rank in silent}))
         )
     done = {rank: result for rank, result in together.items() if not result["fault"]}

@@ -145,7 +145,7 @@ def _on_rank_0(
     exchange.put("go", go)
     printed = _print_report(findings, [])  # now, because MPI may end this process
     if not go:
-        why = "there is one rank" if size == 1 else "not all ranks can take part"
+        why = "there is only one rank" if size == 1 else "not all ranks can take part"
         print(f"allreduce not tried: {why}", flush=True)
         return _end(findings)
 
@@ -163,7 +163,7 @@ def _on_rank_0(
 
 
 def _print_report(findings: node_report.Findings, printed: list[str]) -> list[str]:
-    """Prints the lines that are not in `told`, and writes the names of failing nodes."""
+    """Prints the lines that are not in `printed`, and writes the names of failing nodes."""
     lines = findings.text()
     print("\n".join(line for line in lines if line not in printed), flush=True)
     with open("failing_nodes.txt", "w", encoding="utf-8") as file:

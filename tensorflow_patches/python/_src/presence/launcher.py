@@ -86,7 +86,7 @@ class Launcher:
             text = (
                 f"tensorflow.mpi rank {self._rank}/{self._size}: {self._name} (process "
                 f"{self._pid}), which started the ranks, was killed, so the ranks of this node end "
-                "now. To let ranks outlive it, start them with nohup or setsid\n"
+                "now. To let ranks outlive their launcher, start it with nohup or setsid\n"
             )
             with contextlib.suppress(OSError):
                 os.write(self._stderr if self._stderr >= 0 else 2, text.encode())

@@ -111,7 +111,7 @@ def _report_needs(doing: str) -> None:
     if config.get("TF_MPI_FAULT") != "shrink":
         return
     what = doing or _needs
-    why = f"{what} cannot go on with fewer ranks" if what else ""
+    why = f"{what} cannot continue with fewer ranks" if what else ""
     c_api.load().tfmpi_set_needs_all(why.encode())
 
 

@@ -378,7 +378,9 @@ def failing(seconds: float, rank: int, size: int) -> Iterator[None]:
 
     def poll() -> None:
         if wait.waited() >= seconds:
-            wait.end(f"the other ranks did not learn of its failure within {seconds:.0f} s", True)
+            wait.end(
+                f"could not report its failure to the other ranks within {seconds:.0f} s", True
+            )
 
     with _polling(poll):
         yield

@@ -96,7 +96,7 @@ def reseed(generator: Any, seed: int) -> None:
         generator.bit_generator.state = type(generator.bit_generator)(seed).state
 
 
-def is_open(generator: Any) -> bool:
+def is_unseeded(generator: Any) -> bool:
     """Whether it is unseeded, so that one process draws different numbers in each run."""
     if generator is random._inst:
         return not host.has_seeded("python")

@@ -90,7 +90,7 @@ TENSORFLOW = (
     Row(f"{_P}.ops.gen_dataset_ops:dummy_memory_cache", How.WRAP, iterations.holding,
         "a cache has one order", _ORDER),
     Row(f"{_P}.data.ops.iterator_ops:OwnedIterator._next_internal", How.WRAP, failures.iterating,
-        "ranks that wait for a failed rank are told", _ORDER),
+        "reports a failed rank to the ranks that wait", _ORDER),
     # Gradients
     Row(f"{_P}.training.optimizer:_deduplicate_indexed_slices", How.WRAP,
         distinct.unless_distinct, "averaged rows have no duplicates", _SPARSE),

@@ -1,4 +1,4 @@
-"""A thin ctypes wrapper of the library's C API (glue/c_api/c_api.h); no other module uses it."""
+"""A thin ctypes wrapper of the library's C API (glue/c_api/c_api.h); no other module loads it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ _ERROR_BYTES = 4096
 
 # core/base/types.h: the DataType in which float32 travels between nodes, by TF_MPI_COMPRESSION
 WIRE = {"none": 2, "fp16": 0, "bf16": 1}
-
 
 _JOINED = b"joined"  # core/engine/engine.h posts it
 
@@ -71,7 +70,8 @@ def register_ops() -> None:
 
 
 def load() -> Any:
-    """Loads the library, and with it TensorFlow's. Must be called before TensorFlow is loaded."""
+    """The library. The first call loads it, and with it TensorFlow's libraries, which must not have
+    been loaded before."""
     global _lib
     if _lib is None:
         lib = ctypes.CDLL(LIBRARY, mode=os.RTLD_LOCAL | os.RTLD_NOW)

@@ -75,6 +75,8 @@ def _order(shuffles: bool, length: int) -> list[int]:
 
 
 def configured(configure: Any) -> Any:
+    """Wraps DataHandler._configure_dataset_and_inferred_steps."""
+
     def configure_part(
         self: Any, strategy: Any, x: Any, steps_per_epoch: Any, class_weight: Any, distribute: Any
     ) -> None:
@@ -86,6 +88,8 @@ def configured(configure: Any) -> Any:
 
 
 def inferred(infer: Any) -> Any:
+    """Wraps DataHandler._infer_steps: a part may have a different number of batches."""
+
     def infer_part(self: Any, steps: Any, dataset: Any) -> Any:
         known = vars(self).get("_tf_mpi_steps")
         return infer(self, steps, dataset) if known is None else known

@@ -24,8 +24,8 @@ def log_full_data(name: str, _model: Any) -> None:
     session = name.endswith("_v1")
     log.once(
         f"fit() of {package}{' without eager execution' if session else ''}: every rank trains on "
-        "all of each batch, so it is right and no faster than one process. To share the work, use "
-        f"keras or tf_keras{' with eager execution' if session else ''}",
+        "all of each batch: the result is correct, but no faster than with one process. To share "
+        f"the work, use keras or tf_keras{' with eager execution' if session else ''}",
         key=f"fit of {name}",
     )
 
@@ -94,7 +94,7 @@ def _moments_of_part(inputs: Any, data_format: str) -> batch_norm.Moments:
             flat = of_mean / numbers - slope * mean
             upstream = tf.cast(x, tf.float32) * _along(slope, x, data_format)
             upstream = tf.cast(upstream + _along(flat, x, data_format), x.dtype)
-            return tf.raw_ops.PreventGradient(input=upstream, message=_ONCE)
+            return tf.raw_ops.PreventGradient(input=upstream, message=_NO_SECOND_DERIVATIVE)
 
         # The kernel's variance is over n - 1.
         return (mean, found.batch_variance * (1 - 1 / numbers)), gradient
@@ -103,7 +103,7 @@ def _moments_of_part(inputs: Any, data_format: str) -> batch_norm.Moments:
     return batch_norm.Moments(mean, variance, tf.cast(numbers, tf.float64))
 
 
-_ONCE = (
+_NO_SECOND_DERIVATIVE = (
     "batch normalization over ranks by the fused kernel has no second derivative; give the layer "
     "fused=False"
 )

@@ -16,8 +16,8 @@ from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import c_api, group, log
 from tensorflow.mpi._src.variables import large_variables, naming
 
-# Variables with the state of random number generators. They differ by rank on purpose, so that
-# ranks draw different dropout masks and augmentations, as one process does for different samples.
+# Variables with the state of random number generators, which are not synchronized: seeds that the
+# ranks share keep them equal; with TF_MPI_SHARD=off they differ on purpose (keras/generators.py).
 _RANDOM_STATE = ("StateVar", "seed_generator_state")
 
 on_all_ranks: set[str] = set()  # handles of synchronized variables that every rank has
