@@ -23,7 +23,8 @@ class DataSet:
       test_batch_size: for next_validation_batch() and next_test_batch().
       normalize: the divisor for images.
       train_file, validation_file, test_file: for CSV, HDF5 and NetCDF.
-      valid_pct, test_pct: fractions, from 0 to 1, of the rows read for training.
+      valid_pct, test_pct: fractions, from 0 to 1, of the rows read for training. The images have
+        their own test set, and MNIST's last 10,000 training images are always for validation.
       delim: separates the numbers of a CSV file.
       data_directory: the folder of MNIST or CIFAR (default: MNIST_data, CIFAR_data); or a folder
         of CSV files, whose rows have no labels.

@@ -79,9 +79,7 @@ def test_nodes_that_do_not_answer_are_faults(nodes):
     facts |= {"load": 0.0, "node_cores": 1, "memory": 1, "memory_free": 1, "shm_free": 1}
     text = "\n".join(judge({0: facts | {"figures": {}}}, 2, ["a", "b"]).text())
     assert "FAULT node b: none of its ranks has answered" in text
-    words = (
-        "rank 1 did not answer: the node is dead or hangs, or cannot access the folder of --folder"
-    )
+    words = "rank 1 did not answer: the node is dead or hangs, or cannot access the folder that"
     assert words in text
 
 

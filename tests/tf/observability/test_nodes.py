@@ -72,7 +72,7 @@ def test_nodes_that_do_not_answer_are_named_if_known(report):
     found = {0: facts("a"), 1: facts("a")}
     findings = report.judge(found, 4, ["a", "b", "c"])
     assert report.exclusion(findings.failing) == "b,c\n"
-    assert any("ranks 2, 3 did not answer" in line for line in findings.text())
+    assert any("ranks 2 and 3 did not answer" in line for line in findings.text())
     nameless = report.judge(found, 4, [])
     assert nameless.failing == []
     assert "pass all nodes with --hosts" in "\n".join(nameless.text())

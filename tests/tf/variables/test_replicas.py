@@ -28,7 +28,7 @@ def test_a_flipped_bit_is_found_and_named(ranks, case):
     assert len(said) == 1, "every rank reports the same"
     (text,) = said
     assert text.startswith(f"rank 2/3: the variable '{CASES[case]}"), text
-    assert "differs from ranks 0, 1: element [1, 1] is " in text
+    assert "differs from ranks 0 and 1: element [1, 1] is " in text
     assert "last agreed on it before step 4 " in text
     assert {rank[case]["step"] for rank in ranks} == {9}
 

@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensorflow.mpi._src.presence import peers
+
 _MIN_SHARE = 0.5  # of the median speed
 _MAX_CLOCK_SECONDS = 1.0
-_MAX_NAMED = 16
 _SAME_ON_NODES = ("wheel", "python", "mpi")  # must be the same on all nodes
 
 
@@ -82,12 +83,6 @@ def exclusion(nodes: Sequence[str]) -> str:
     return ",".join(nodes) + "\n" if nodes else ""
 
 
-def ranks(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:_MAX_NAMED]))
-    more = f" and {len(numbers) - _MAX_NAMED} more" if len(numbers) > _MAX_NAMED else ""
-    return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}{more}"
-
-
 def by_node(found: Mapping[int, Mapping[str, Any]]) -> dict[str, list[int]]:
     nodes = collections.defaultdict(list)
     for rank, facts in sorted(found.items()):
@@ -107,8 +102,8 @@ def _find_silent(
         findings.faults[node].append("none of its ranks has answered")
     where = "" if nodes else "; to see which node that is, pass all nodes with --hosts"
     findings.faults[""].append(
-        f"{ranks(silent)} did not answer: the node is dead or hangs, or cannot access the folder "
-        f"of --folder{where}"
+        f"{peers.ranks(silent)} did not answer: the node is dead or hangs, or cannot access the "
+        f"folder that --folder names{where}"
     )
 
 
@@ -195,7 +190,7 @@ def judge_together(
     silent = [rank for rank in range(size) if rank not in together]
     if silent:
         findings.faults.setdefault("", []).append(
-            f"{ranks(silent)} did not finish the allreduce, on "
+            f"{peers.ranks(silent)} did not finish the allreduce, on "
             + ", ".join(sorted({nodes[rank] for rank in silent}))
         )
     done = {rank: result for rank, result in together.items() if not result["fault"]}

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from tensorflow.mpi import config
 from tensorflow.mpi._src.messaging import collectives, control_plane
+from tensorflow.mpi._src.presence import peers
 from tensorflow.mpi._src.runtime import c_api, group
 
 _AUTO = 100  # steps
@@ -183,14 +184,12 @@ def _message(replicas: Replicas, place: int, gathered: Any, read: Read) -> str:
         who = f"rank {odd[0]}/{group.size}"
     where = _first_difference(f"where {name} {replicas.steps}", read()[place], most[0], odd[0])
     return (
-        f"{who}: the variable '{name}' differs from rank{'s' * (len(most) > 1)} "
-        f"{', '.join(map(str, most))}{where}. The ranks last agreed on it before step "
-        f"{replicas.agreed} of these variables, and no longer before step {replicas.checked}. "
-        "Variables that ranks train together are "
-        "bitwise equal unless one rank assigns to them on its own, its memory or a core is faulty, "
-        "or its processor rounds differently. Change variables on all ranks in the same way, or "
-        "try without that machine (python -m tensorflow.mpi doctor); TF_MPI_CHECK=off disables "
-        "this check"
+        f"{who}: the variable '{name}' differs from {peers.ranks(most)}{where}. The ranks last "
+        f"agreed on it before step {replicas.agreed} of these variables, and no longer before step "
+        f"{replicas.checked}. Variables that ranks train together are bitwise equal unless one "
+        "rank assigns to them on its own, its memory or a core is faulty, or its processor rounds "
+        "differently. Change variables on all ranks in the same way, or try without that machine "
+        "(python -m tensorflow.mpi doctor); TF_MPI_CHECK=off disables this check"
     )
 
 
