@@ -125,7 +125,14 @@ def test_moments_may_be_computed_per_rank(alone, launch, scripts):
                 "apply or apply_gradients, or average the gradients with tf.mpi.allreduce",
             ],
         ),
-        ("tampered", ["weight 'kernel' of rank 1", "on one rank only", "broadcast_variables"]),
+        (
+            "tampered",
+            [
+                "weight 'kernel' differs between ranks 0 and 1",
+                "on one rank only",
+                "broadcast_variables",
+            ],
+        ),
         full("poisoned", ["weight 'kernel' is NaN on rank 0 where it is a number on rank 1"]),
     ],
 )
