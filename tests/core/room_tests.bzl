@@ -1,8 +1,30 @@
-"""Links many test files into few programs, because linking takes longer than running most tests."""
+"""Makes few programs and libraries of many files.
+
+The headers are half of the time of compiling a test, and linking takes longer than running most.
+"""
 
 load("@rules_cc//cc:defs.bzl", "cc_test")
 
-def room_tests(sources, one_thread, gpu, alone, **attributes):
+def joined(name, files):
+    """Returns the sources of `name`: one, which contains all of `files`.
+
+    The names in the files' unnamed namespaces must therefore be distinct.
+    """
+    if len(files) == 1:
+        return files
+    native.genrule(
+        name = name + "_source",
+        testonly = True,
+        srcs = files,
+        outs = [name + "_source.cc"],
+        cmd = """for file in $(SRCS); do
+            echo "#line 1 \\"$$file\\""
+            cat $$file
+        done >$@""",
+    )
+    return [name + "_source.cc"]
+
+def room_tests(sources, one_thread, gpu, gpu_deps, alone, deps, **attributes):
     """Defines two programs per room: ROOM_test, with threads, and ROOM_one_thread_test, without.
 
     Args:
@@ -11,7 +33,9 @@ def room_tests(sources, one_thread, gpu, alone, **attributes):
         ThreadSanitizer, which would find nothing in them.
       gpu: rooms with simulated GPUs. The tag of this name excludes their programs from
         ThreadSanitizer in CI, but not in the full tier.
+      gpu_deps: what these rooms need in addition to `deps`.
       alone: files that need a program of their own, named after them.
+      deps: what all programs need.
       **attributes: attributes of the programs.
     """
     programs = {}
@@ -21,10 +45,12 @@ def room_tests(sources, one_thread, gpu, alone, **attributes):
             name = room + ("_one_thread_test" if source in one_thread else "_test")
         programs.setdefault(name, []).append(source)
     for name, files in programs.items():
+        on_gpu = files[0].split("/")[0] in gpu
         cc_test(
             name = name,
-            srcs = files,
+            srcs = joined(name, files),
+            deps = deps + (gpu_deps if on_gpu else []),
             tags = (["one_thread"] if files[0] in one_thread else []) +
-                   (["gpu"] if files[0].split("/")[0] in gpu else []),
+                   (["gpu"] if on_gpu else []),
             **attributes
         )

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/core/device/bouncing_messages.h"
 #include "tests/core/device/test_gpu.h"
-#include "tests/core/support/bouncing_messages.h"
 #include "tests/core/support/elements.h"
 #include "tests/core/support/job.h"
 

@@ -238,7 +238,7 @@ TEST_P(BypassTest, AMismatchIsStillNamed) {
   const std::unique_ptr<Ranks> ranks = MakeRanks();
   if (ranks->size() == 1) return ranks->JoinAll();  // one rank agrees with itself
   for (int odd = 0; odd < 2; ++odd) {
-    Repeat(*ranks);
+    RepeatSteps(*ranks);
     ranks->Each([&](int rank, Engine& engine) {
       const Job job = {"a", DataType::kFloat32, ReduceOp::kAverage, rank == odd ? 4u : 3u, 0};
       std::vector<char> data = MakeInput(job, rank);
@@ -249,7 +249,7 @@ TEST_P(BypassTest, AMismatchIsStillNamed) {
           << status.message();
     });
   }
-  Repeat(*ranks);
+  RepeatSteps(*ranks);
   ranks->JoinAll();
 }
 
@@ -258,7 +258,7 @@ TEST_P(BypassTest, AVoteCanBeWithdrawn) {
   const std::unique_ptr<Ranks> ranks = MakeRanks();
   if (ranks->size() == 1) return ranks->JoinAll();  // it waits for nobody
   for (int round = 0; round < 3; ++round) {
-    Repeat(*ranks);
+    RepeatSteps(*ranks);
     const int rank = round % 2;
     const Job job = {"a", DataType::kFloat32, ReduceOp::kAverage, 3, 0};
     std::vector<char> data = MakeInput(job, rank);
@@ -269,7 +269,7 @@ TEST_P(BypassTest, AVoteCanBeWithdrawn) {
     (*ranks)[rank].Withdraw(ticket);
     EXPECT_EQ(Await(ending).code(), Code::kCancelled);
   }
-  Repeat(*ranks);
+  RepeatSteps(*ranks);
   ranks->JoinAll();
 }
 
@@ -277,7 +277,7 @@ TEST_P(BypassTest, AVoteCanBeWithdrawn) {
 TEST_P(BypassTest, ARankThatEnds) {
   const std::unique_ptr<Ranks> ranks = MakeRanks();
   if (ranks->size() == 1) return ranks->JoinAll();
-  Repeat(*ranks);
+  RepeatSteps(*ranks);
   const int last = ranks->size() - 1;
   ranks->Each([&](int rank, Engine& engine) {
     if (rank < last) {

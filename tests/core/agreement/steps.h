@@ -43,7 +43,7 @@ inline void Average(Engine& engine, int rank, int ranks, const std::vector<Job>&
 
 inline constexpr int kRepeats = 6;
 
-inline void Repeat(Ranks& ranks, int times = kRepeats) {
+inline void RepeatSteps(Ranks& ranks, int times = kRepeats) {
   ranks.Each([&](int rank, Engine& engine) {
     for (int step = 0; step < times; ++step) {
       Average(engine, rank, ranks.size(), {{"a", DataType::kFloat32, ReduceOp::kAverage, 3, step}});

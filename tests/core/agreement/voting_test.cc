@@ -146,7 +146,7 @@ TEST_F(VotingTest, AStallIsStillReported) {
     };
     Nodes nodes(1, 2);
     Ranks ranks(2, options, nodes.Decorator());
-    Repeat(ranks);
+    RepeatSteps(ranks);
     const Job job = {"a", DataType::kFloat32, ReduceOp::kAverage, 3, 0};
     std::vector<char> data = MakeInput(job, 1 - missing);
     Ending ending = Submit(ranks[1 - missing], MakeRequest(job, data.data(), data.data()));
@@ -162,7 +162,7 @@ TEST_F(VotingTest, AStallIsStillReported) {
     }
     Ending late = Submit(ranks[missing], MakeRequest(job, data.data(), data.data()));
     EXPECT_EQ(Await(late).code(), Code::kDeadlineExceeded) << "answered already";
-    Repeat(ranks);
+    RepeatSteps(ranks);
     ranks.JoinAll();
   }
 }

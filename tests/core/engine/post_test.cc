@@ -11,8 +11,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kPromptly = milliseconds(TFMPI_SANITIZED ? 10000 : 4000);
-
 class PostTest : public TimedTest, public ::testing::WithParamInterface<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, PostTest, ::testing::Values(1, 2, 3, 5));
 

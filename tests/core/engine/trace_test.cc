@@ -14,7 +14,7 @@ namespace tfmpi {
 namespace {
 
 constexpr int kRanks = 3;
-constexpr int kSteps = TFMPI_SANITIZED ? 60 : 300;
+constexpr int kTracedSteps = TFMPI_SANITIZED ? 60 : 300;
 
 // Threads for each rank's engine, and what they record.
 class TracedRun {
@@ -47,7 +47,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, TraceTest, ::testing::Bool(), [](const auto
 // one ends before the others.
 void Train(Engine& engine, int rank) {
   std::mt19937 common(7), own(100 + rank);
-  const int steps = rank == 2 ? kSteps / 2 : kSteps;
+  const int steps = rank == 2 ? kTracedSteps / 2 : kTracedSteps;
   for (int step = 0; step < steps; ++step) {
     const unsigned kind = common() % 24;
     const int differs = static_cast<int>(common() % kRanks);
@@ -90,7 +90,7 @@ TEST_P(TraceTest, ARealRunFitsTheModel) {
   EXPECT_EQ(run.trace().Replay(), "");
   std::printf("%d agreements by messages, %d by votes\n", run.trace().response_lists(),
               run.trace().voted());
-  EXPECT_GT(run.trace().response_lists(), kSteps / 2);
+  EXPECT_GT(run.trace().response_lists(), kTracedSteps / 2);
   if (!TFMPI_SANITIZED) {  // under which a vote may take longer than its patience
     EXPECT_GT(run.trace().voted(), 0);
   }

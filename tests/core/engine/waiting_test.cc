@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kSteps = TFMPI_SANITIZED ? 100 : 1000;
+constexpr int kWaitSteps = TFMPI_SANITIZED ? 100 : 1000;
 
 // Recorded by the request's callback.
 struct Ended {
@@ -75,7 +75,7 @@ TEST_P(WaitingTest, RanksComeAtAnyTime) {
   const std::unique_ptr<Ranks> ranks = MakeRanks(kRanks);
   ranks->Each([&](int rank, Engine& engine) {
     std::mt19937 random(10 + rank);
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kWaitSteps; ++step) {
       const size_t count = step % 7 == 0 ? 100'000 : 20;
       const Job job = {"w" + std::to_string(step % 7), DataType::kFloat32, ReduceOp::kAverage,
                        count, step};
@@ -97,7 +97,7 @@ TEST_P(WaitingTest, ThreadsOfARankWaitAtOnce) {
   const std::unique_ptr<Ranks> ranks = MakeRanks(kRanks);
   ranks->Each([&](int rank, Engine& engine) {
     const auto train = [&](int model) {
-      for (int step = 0; step < kSteps / 4; ++step) {
+      for (int step = 0; step < kWaitSteps / 4; ++step) {
         const Job job = {"m" + std::to_string(model), DataType::kFloat32, ReduceOp::kAverage, 40,
                          step + model};
         std::vector<char> data = MakeInput(job, rank);

@@ -19,7 +19,6 @@ using Call = SimulatedGpu::Call;
 using Fault = LocalMessages::Fault;
 using MpiCall = LocalMessages::Call;
 
-const Job kJob = {"x", DataType::kFloat32, ReduceOp::kAverage, 300, 1};
 constexpr int kSlots = 2;  // blocks of a rank's GPU that MPI is given
 // Where somebody is to run into it. The trial has half of it, also on a machine that is busy.
 constexpr std::chrono::seconds kShortTimeout{TFMPI_SANITIZED ? 10 : 4};

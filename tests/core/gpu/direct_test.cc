@@ -115,7 +115,7 @@ std::string Wait(Engine& engine, std::vector<Request> requests) {
   return AwaitAll(endings);
 }
 
-Request OnGpu(const Job& job, const void* in, void* out, const GpuMemory& memory) {
+Request GpuRequest(const Job& job, const void* in, void* out, const GpuMemory& memory) {
   Request request = MakeRequest(job, in, out);
   request.signature.on_gpu = true;
   request.memory = memory;
@@ -134,7 +134,7 @@ void RunStep(Group& group, const std::vector<Job>& jobs) {
     }
     const GpuMemory memory = group[rank].Ready();
     for (size_t i = 0; i < jobs.size(); ++i) {
-      requests.push_back(OnGpu(jobs[i], data[i], data[i], memory));
+      requests.push_back(GpuRequest(jobs[i], data[i], data[i], memory));
     }
     EXPECT_EQ(Wait(engine, std::move(requests)), "");
     for (size_t i = 0; i < jobs.size(); ++i) {
@@ -144,12 +144,12 @@ void RunStep(Group& group, const std::vector<Job>& jobs) {
   });
 }
 
-struct Case {
+struct DirectCase {
   int ranks;
   Schedule schedule;
 };
 
-class DirectTest : public TimedTest, public ::testing::WithParamInterface<Case> {};
+class DirectTest : public TimedTest, public ::testing::WithParamInterface<DirectCase> {};
 
 TEST_P(DirectTest, SmallOnesTogetherAndLargeOnesAlone) {
   Group group(GetParam().ranks, GetParam().schedule);
@@ -184,7 +184,7 @@ TEST_P(DirectTest, WeightsOnTheGpuAndNothingOfOneRank) {
     memory.scale = there;
     std::vector<Request> requests;
     requests.push_back(
-        OnGpu({"w", DataType::kFloat32, ReduceOp::kAverage, count, 0}, data, data, memory));
+        GpuRequest({"w", DataType::kFloat32, ReduceOp::kAverage, count, 0}, data, data, memory));
     requests.back().signature.weighted = true;
     EXPECT_EQ(Wait(engine, std::move(requests)), "");
     const std::vector<char> result = group[rank].Get(data, count * sizeof(float));
@@ -213,8 +213,8 @@ TEST_P(DirectTest, WeightsThatDifferByRankAndTensor) {
     const GpuMemory memory = group[rank].Ready();
     for (int i = 0; i < 3; ++i) {
       const std::string name = "w" + std::to_string(i);
-      requests.push_back(
-          OnGpu({name, DataType::kFloat32, ReduceOp::kAverage, 1, 0}, data[i], data[i], memory));
+      requests.push_back(GpuRequest({name, DataType::kFloat32, ReduceOp::kAverage, 1, 0}, data[i],
+                                    data[i], memory));
       requests.back().signature.weighted = true;
       requests.back().scale = weight_of(rank, i);
     }
@@ -244,7 +244,7 @@ TEST_P(DirectTest, WhatNotAllTakePartInIsStaged) {
       const std::vector<char> input = MakeInput(job, rank);
       void* const data = group[rank].Put(input.data(), input.size());
       std::vector<Request> requests;
-      requests.push_back(OnGpu(job, data, data, group[rank].Ready()));
+      requests.push_back(GpuRequest(job, data, data, group[rank].Ready()));
       EXPECT_EQ(Wait(engine, std::move(requests)), "");
       const std::vector<char> result = group[rank].Get(data, input.size());
       EXPECT_EQ(CheckOutput(job, others, result.data()), "");
@@ -256,8 +256,9 @@ TEST_P(DirectTest, WhatNotAllTakePartInIsStaged) {
 
 // Powers of two: a rank's share of the average is exact then, as CheckOutput wants it.
 INSTANTIATE_TEST_SUITE_P(Ranks, DirectTest,
-                         ::testing::Values(Case{2, Schedule::kRandom}, Case{2, Schedule::kLate},
-                                           Case{4, Schedule::kRandom}));
+                         ::testing::Values(DirectCase{2, Schedule::kRandom},
+                                           DirectCase{2, Schedule::kLate},
+                                           DirectCase{4, Schedule::kRandom}));
 
 using DirectChoiceTest = TimedTest;
 
@@ -275,7 +276,7 @@ TEST_F(DirectChoiceTest, WhatIsWantedAndCannotBeIsAnError) {
     const std::vector<char> input = MakeInput(job, rank);
     void* const data = group[rank].Put(input.data(), input.size());
     std::vector<Request> requests;
-    requests.push_back(OnGpu(job, data, data, group[rank].Ready()));
+    requests.push_back(GpuRequest(job, data, data, group[rank].Ready()));
     EXPECT_NE(Wait(engine, std::move(requests)).find("NCCL"), std::string::npos);
   });
 }
@@ -286,7 +287,7 @@ void ExpectTheEnd(Group& group, const Job& job, const std::string& why) {
     const std::vector<char> input = MakeInput(job, rank);
     void* const data = group[rank].Put(input.data(), input.size());
     std::vector<Request> requests;
-    requests.push_back(OnGpu(job, data, data, group[rank].Ready()));
+    requests.push_back(GpuRequest(job, data, data, group[rank].Ready()));
     Wait(engine, std::move(requests));  // it is enqueued: all is well so far
     const TimePoint limit = Clock::now() + std::chrono::seconds(TFMPI_SANITIZED ? 40 : 10);
     while (engine.failure().ok() && Clock::now() < limit) {
@@ -321,7 +322,7 @@ TEST_F(DirectChoiceTest, AGpuThatHasNotEndedIsHeardOfByAll) {
         const Job job = {"x", DataType::kFloat32, ReduceOp::kSum, 10, 1};
         const std::vector<char> input = MakeInput(job, rank);
         void* const data = place.Put(input.data(), input.size());
-        Request request = OnGpu(job, data, data, place.Ready());
+        Request request = GpuRequest(job, data, data, place.Ready());
         const TimePoint late = Clock::now() + std::chrono::seconds(20);
         EXPECT_EQ(reduction.Allreduce({{request.signature, &request}}, 2, 1, late).message(), "");
         if (rank == 1 && !lost) place.gpu->Fail(SimulatedGpu::Call::kQuery, 1);

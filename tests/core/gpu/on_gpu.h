@@ -14,15 +14,17 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/core/device/bouncing_messages.h"
+#include "tests/core/device/local_messages.h"
 #include "tests/core/device/test_gpu.h"
-#include "tests/core/support/bouncing_messages.h"
 #include "tests/core/support/job.h"
-#include "tests/core/support/local_messages.h"
 #include "tests/core/support/ranks.h"
 
 namespace tfmpi {
 
 using Schedule = SimulatedGpu::Schedule;
+
+inline const Job kJob = {"x", DataType::kFloat32, ReduceOp::kAverage, 300, 1};
 
 // Small, so that many of them take no time; of each way, so that none has all in one.
 inline constexpr size_t kStagedChunkBytes = size_t{64} << 10;

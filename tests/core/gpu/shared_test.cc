@@ -17,8 +17,6 @@ namespace {
 
 using Call = SimulatedGpu::Call;
 
-const Job kJob = {"x", DataType::kFloat32, ReduceOp::kAverage, 300, 1};
-
 class SharedTest : public TimedTest {
  protected:
   void SetUp() override {

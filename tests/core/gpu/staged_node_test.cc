@@ -17,7 +17,7 @@ namespace {
 using Call = SimulatedGpu::Call;
 
 // In several chunks.
-const Job kJob = {"x", DataType::kFloat32, ReduceOp::kAverage, kStagedChunkBytes / 2 + 5, 1};
+const Job kLargeJob = {"x", DataType::kFloat32, ReduceOp::kAverage, kStagedChunkBytes / 2 + 5, 1};
 
 // Counts what is reduced from buffers of each rank's own.
 class Counting : public Decorated {
@@ -58,7 +58,7 @@ class StagedNodeTest : public TimedTest {
   std::string Step() {
     Ranks ranks(
         4, [this](int) { return Options(); }, Decorator());
-    RunStep(ranks, gpus_, {kJob});
+    RunStep(ranks, gpus_, {kLargeJob});
     ranks.JoinAll();
     return said_.Take();
   }
@@ -113,13 +113,13 @@ TEST_F(StagedNodeTest, AfterABroadcast) {
       request.output = data;
       request.memory = gpus_.Ready(rank);
       EXPECT_EQ(RunOne(engine, std::move(request)), "");
-      OnGpu tensors(gpus_, {kJob}, rank);
-      EXPECT_EQ(RunOne(engine, RequestOnGpu(kJob, tensors.inputs[0], tensors.outputs[0],
+      OnGpu tensors(gpus_, {kLargeJob}, rank);
+      EXPECT_EQ(RunOne(engine, RequestOnGpu(kLargeJob, tensors.inputs[0], tensors.outputs[0],
                                             gpus_.Ready(rank))),
                 "");
       const std::vector<char> result =
           gpus_[rank].Read(tensors.outputs[0], tensors.sizes[0], gpus_.stream(rank));
-      EXPECT_EQ(CheckOutput(kJob, AllRanks(4), result.data()), "");
+      EXPECT_EQ(CheckOutput(kLargeJob, AllRanks(4), result.data()), "");
     }
     EXPECT_EQ(gpus_[rank].Read(data, own.size(), gpus_.stream(rank)), MakeInput(job, 1));
   });
@@ -134,10 +134,10 @@ TEST_F(StagedNodeTest, AGpuThatFailsEndsTheJobOnAllRanks) {
     Nodes nodes(2, 2);
     Ranks ranks(
         4, [this](int) { return Options(); }, nodes.Decorator());
-    RunStep(ranks, gpus, {kJob});
+    RunStep(ranks, gpus, {kLargeJob});
     std::vector<std::string> said(4);
     ranks.Each([&](int rank, Engine& engine) {
-      OnGpu tensors(gpus, {kJob}, rank);
+      OnGpu tensors(gpus, {kLargeJob}, rank);
       GpuMemory memory = gpus.Ready(rank);
       if (rank == 1 && !stands_still) gpus[1].simulated()->FailWork(1);
       if (rank == 1 && stands_still) {
@@ -145,7 +145,7 @@ TEST_F(StagedNodeTest, AGpuThatFailsEndsTheJobOnAllRanks) {
         memory = gpus.Ready(rank);
       }
       said[rank] =
-          RunOne(engine, RequestOnGpu(kJob, tensors.inputs[0], tensors.outputs[0], memory));
+          RunOne(engine, RequestOnGpu(kLargeJob, tensors.inputs[0], tensors.outputs[0], memory));
       if (rank == 1 && stands_still) gpus[1].simulated()->LetGo(gpus.stream(1));
     });
     for (const std::string& one : said) EXPECT_NE(one, "");

@@ -48,6 +48,9 @@ class TimedTest : public ::testing::Test {
   Watchdog watchdog_{std::chrono::seconds(TFMPI_SANITIZED ? 200 : 50)};
 };
 
+// For a wait that should end at once, on a busy machine.
+inline constexpr std::chrono::milliseconds kPromptly{TFMPI_SANITIZED ? 10000 : 4000};
+
 using Ending = std::future<Status>;
 
 // `request.done` is set here.

@@ -14,12 +14,12 @@
 namespace tfmpi {
 namespace {
 
-constexpr size_t kBytes = 5000;
+constexpr size_t kSegmentBytes = 5000;
 
 class SegmentTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    created_ = CreateSegment(kBytes, &id_, &why_);
+    created_ = CreateSegment(kSegmentBytes, &id_, &why_);
     ASSERT_NE(created_, nullptr) << why_;
   }
   void TearDown() override { RemoveSegment(id_); }
@@ -32,14 +32,15 @@ class SegmentTest : public ::testing::Test {
     ASSERT_EQ(fchmod(file, mode), 0);
     ASSERT_EQ(ftruncate(file, static_cast<off_t>(bytes)), 0);
     if (key != nullptr) {
-      ASSERT_EQ(pwrite(file, key, sizeof id_.key, kBytes), static_cast<ssize_t>(sizeof id_.key));
+      ASSERT_EQ(pwrite(file, key, sizeof id_.key, kSegmentBytes),
+                static_cast<ssize_t>(sizeof id_.key));
     }
     close(file);
   }
 
   std::string WhyNotAttached() {
     why_.clear();
-    EXPECT_EQ(AttachSegment(id_, kBytes, &why_), nullptr);
+    EXPECT_EQ(AttachSegment(id_, kSegmentBytes, &why_), nullptr);
     return why_;
   }
 
@@ -49,7 +50,7 @@ class SegmentTest : public ::testing::Test {
 };
 
 TEST_F(SegmentTest, IsOneMemory) {
-  void* const attached = AttachSegment(id_, kBytes, &why_);
+  void* const attached = AttachSegment(id_, kSegmentBytes, &why_);
   ASSERT_NE(attached, nullptr) << why_;
   RemoveSegment(id_);  // what is mapped stays
   std::strcpy(static_cast<char*>(created_), "shared");
@@ -77,7 +78,7 @@ TEST_F(SegmentTest, IsForItsUserAlone) {
 // As in two containers with a common /dev/shm, in which processes have the same ids.
 TEST_F(SegmentTest, NamesAreDrawn) {
   SegmentId other = {};
-  ASSERT_NE(CreateSegment(kBytes, &other, &why_), nullptr) << why_;
+  ASSERT_NE(CreateSegment(kSegmentBytes, &other, &why_), nullptr) << why_;
   EXPECT_STRNE(id_.name, other.name);
   EXPECT_NE(std::memcmp(id_.key, other.key, sizeof id_.key), 0);
   RemoveSegment(other);
@@ -89,18 +90,18 @@ TEST_F(SegmentTest, AnotherJobsIsNotTaken) {
   EXPECT_EQ(WhyNotAttached(), "the file belongs to another job");
   id_ = known;
   const uint64_t zeros[2] = {};
-  Replace(0600, kBytes + sizeof id_.key, zeros);
+  Replace(0600, kSegmentBytes + sizeof id_.key, zeros);
   EXPECT_EQ(WhyNotAttached(), "the file belongs to another job");
-  Replace(0600, kBytes + sizeof id_.key, id_.key);
-  EXPECT_NE(AttachSegment(id_, kBytes, &why_), nullptr) << why_;
+  Replace(0600, kSegmentBytes + sizeof id_.key, id_.key);
+  EXPECT_NE(AttachSegment(id_, kSegmentBytes, &why_), nullptr) << why_;
 }
 
 TEST_F(SegmentTest, WhatOthersMayOpenOrHasAnotherSizeIsNotTaken) {
-  Replace(0640, kBytes + sizeof id_.key, id_.key);
+  Replace(0640, kSegmentBytes + sizeof id_.key, id_.key);
   EXPECT_EQ(WhyNotAttached(), "other users may open the file");
-  Replace(0602, kBytes + sizeof id_.key, id_.key);
+  Replace(0602, kSegmentBytes + sizeof id_.key, id_.key);
   EXPECT_EQ(WhyNotAttached(), "other users may open the file");
-  Replace(0600, kBytes, nullptr);  // to touch its end would be a SIGBUS
+  Replace(0600, kSegmentBytes, nullptr);  // to touch its end would be a SIGBUS
   EXPECT_EQ(WhyNotAttached(), "the file has a wrong size");
 }
 

@@ -1,4 +1,4 @@
-#include "tests/core/support/bouncing_messages.h"
+#include "tests/core/device/bouncing_messages.h"
 
 #include <algorithm>
 #include <cstring>

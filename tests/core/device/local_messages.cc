@@ -1,4 +1,4 @@
-#include "tests/core/support/local_messages.h"
+#include "tests/core/device/local_messages.h"
 
 #include <algorithm>
 #include <cstring>

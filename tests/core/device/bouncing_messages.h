@@ -2,8 +2,8 @@
 // there and copied to the other GPU, on a separate stream, which nothing orders with those of the
 // code under test.
 
-#ifndef TFMPI_TESTS_CORE_SUPPORT_BOUNCING_MESSAGES_H_
-#define TFMPI_TESTS_CORE_SUPPORT_BOUNCING_MESSAGES_H_
+#ifndef TFMPI_TESTS_CORE_DEVICE_BOUNCING_MESSAGES_H_
+#define TFMPI_TESTS_CORE_DEVICE_BOUNCING_MESSAGES_H_
 
 #include <memory>
 #include <utility>
@@ -67,4 +67,4 @@ class CudaAware : public Decorated {
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_TESTS_CORE_SUPPORT_BOUNCING_MESSAGES_H_
+#endif  // TFMPI_TESTS_CORE_DEVICE_BOUNCING_MESSAGES_H_

@@ -1,7 +1,7 @@
 // Messages between ranks that are threads: like MPI's, from host memory, with errors on demand.
 
-#ifndef TFMPI_TESTS_CORE_SUPPORT_LOCAL_MESSAGES_H_
-#define TFMPI_TESTS_CORE_SUPPORT_LOCAL_MESSAGES_H_
+#ifndef TFMPI_TESTS_CORE_DEVICE_LOCAL_MESSAGES_H_
+#define TFMPI_TESTS_CORE_DEVICE_LOCAL_MESSAGES_H_
 
 #include <deque>
 #include <map>
@@ -60,4 +60,4 @@ class LocalMessages {
 
 }  // namespace tfmpi
 
-#endif  // TFMPI_TESTS_CORE_SUPPORT_LOCAL_MESSAGES_H_
+#endif  // TFMPI_TESTS_CORE_DEVICE_LOCAL_MESSAGES_H_
