@@ -29,7 +29,8 @@ def test_different_updates_by_rank_are_an_error_after_the_first_step(launch, scr
         assert "tf.mpi.allreduce" in rank["outcome"]
 
 
-@pytest.mark.parametrize("case", ["eager", full("assigned"), full("noise")])
+@pytest.mark.full
+@pytest.mark.parametrize("case", ["eager", "assigned", "noise"])
 def test_equal_updates_on_all_ranks_are_no_error(launch, scripts, case):
     run = launch(scripts / "own_updates.py", np=2, args=[case, "same"]).check()
     assert [rank["outcome"] for rank in run.results] == ["alike"] * 2

@@ -13,7 +13,9 @@ from tiers import full
 def test_elements_of_other_types_equal_one_process(launch, scripts, args):
     (alone,) = reference(scripts / "other_types.py", args=args)
     env = {"TF_MPI_SHARD": "off"} if args else {}
-    run = launch(scripts / "other_types.py", np=2, args=args, env=env, timeout=240).check()
+    run = launch(
+        scripts / "other_types.py", np=2, args=args, env=env, timeout=240, pooled=not args
+    ).check()
     assert_same(run.results)
     assert_cases_close(run.results[1], alone, 1e-5)
     if not args:

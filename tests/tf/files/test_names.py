@@ -25,7 +25,7 @@ def named(request, launch, scripts, tmp_path_factory) -> Any:
     (root / "one").mkdir()
     env = {"TF_MPI_STALL_TIMEOUT": "30"}
     run = launch(scripts / "files_names.py", np=request.param, args=[root / "ranks"], env=env)
-    one = launch(scripts / "files_names.py", np=0, args=[root / "one"]).check()
+    one = launch(scripts / "files_names.py", np=0, args=[root / "one"], pooled=True).check()
     return run.check(), one.results[0], root
 
 

@@ -14,10 +14,7 @@ from tiers import full
 WHOLE = "so every rank computes whole batches"
 SAME = "had the same samples"
 APART = {"attends", "chosen", "of_function", "sum_of_function", "asserted", "gradient_by_sample"}
-SOME = (
-    *("recommender", "stateful", "counted", "rolled", "looks", "own_loop", "sum_of_function"),
-    *("own_gradient", "gradient_by_sample"),
-)
+SOME = ("counted", "rolled", "looks", "own_loop", "own_gradient", "gradient_by_sample")
 # By case, what makes every rank compute whole batches, and how the work could be shared.
 REASONS = {
     "rolled": "the loss 'mean_squared_error' (Roll in forward.py:",

@@ -27,10 +27,7 @@ REASONS = (
 
 
 # What the quick tier trains with: some losses, custom steps and metrics.
-QUICK = (
-    *("root_of_mean", "masked", "contrastive", "average_loss", "own_sum"),
-    *("metrics", "outputs", "norms", "masked_norm"),
-)
+QUICK = ("root_of_mean", "contrastive", "own_sum", "metrics", "masked_norm")
 COMPILED = (
     *("root_of_mean", "own_dice", "sum_of_samples", "valid", "contrastive", "anchors", "own_sum"),
 )

@@ -108,7 +108,7 @@ def alike_cases(run: Any, make: functools.partial[Any]) -> dict[str, Callable[[]
 
 
 # One case of each way to run, of parts and of whole batches, and a norm of rows.
-QUICK = ("Nesterov", "Adam eager", "Adam compiled", "clipped compiled", "Adam by batches")
+QUICK = ("Nesterov", "Adam eager", "clipped compiled", "Adam by batches")
 
 
 def more_keras_cases() -> dict[str, Callable[[], dict[str, Any]]]:

@@ -24,7 +24,12 @@ def bytes_read() -> int:
 
 
 def numbers(dataset: tf.data.Dataset) -> list[list[float]]:
-    return [[float(label), float(features[0])] for features, label in dataset]
+    batches = dataset.batch(4096).as_numpy_iterator()
+    return [
+        [float(label), float(row[0])]
+        for rows, labels in batches
+        for row, label in zip(rows, labels)
+    ]
 
 
 found: dict[str, object] = {}
