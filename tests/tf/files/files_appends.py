@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import logging.handlers
 import os
 import pickle
 import sys
@@ -33,6 +34,10 @@ def turn(number: int) -> None:
 
 open("emptied.csv", "w").close()
 logging.basicConfig(filename="train.log", level=logging.INFO, format="%(message)s")
+by_size = logging.handlers.RotatingFileHandler("by_size.log", maxBytes=40, backupCount=9)
+by_day = logging.handlers.TimedRotatingFileHandler("by_day.log", when="D", utc=True)
+rolled = logging.Logger("rolled")
+rolled.handlers = [by_size, by_day]
 kept = open("kept.txt", "a", buffering=1)  # noqa: SIM115, stays open
 for epoch in range(6):
     turn(epoch)
@@ -44,6 +49,10 @@ for epoch in range(6):
     with open("same.txt", "a") as file:
         file.write("done\n")
     logging.info("epoch %d", epoch)
+    if epoch % 2:
+        by_day.rolloverAt = 86400 * epoch
+    for step in range(3):
+        rolled.info("step %d of epoch %d", step, epoch)
     kept.write(f"epoch {epoch}\nof 6\n")
     turn(epoch + 1)
     there = os.path.exists("rows.csv")  # on some ranks only

@@ -30,6 +30,7 @@ def test_the_files_are_those_of_one_process(appended):
     (_, folder), (_, alone) = appended
     found = contents(folder)
     assert found["same.txt"] == b"done\n" * 6
+    assert "by_size.log.8" in found and "by_day.log.1970-01-05" in found
     assert found == contents(alone)
 
 

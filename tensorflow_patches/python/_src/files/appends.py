@@ -32,6 +32,7 @@ _POLL_SECONDS = 0.001
 _lock = threading.RLock()
 _truncations: collections.Counter[str] = collections.Counter()  # and removals, by path
 _files: dict[tuple[str, int, int], _File] = {}  # by path, inode, and truncations
+_renamed: dict[str, str] = {}  # by path: see renamed()
 _lock_file: int | None = None  # open until the process exits
 
 
@@ -48,8 +49,8 @@ class Raw(io.FileIO):
     """A raw file, open to append, to which the ranks of a node write each text once."""
 
     def __init__(self, path: Any) -> None:
-        super().__init__(path, "a+")  # reads what other ranks have appended
         name = os.path.abspath(os.fsdecode(path))
+        super().__init__(_renamed.get(name, path), "a+")  # reads what other ranks have appended
         status = os.fstat(self.fileno())
         with _lock:
             known = name, status.st_ino, _truncations[name]  # a new file may have an old inode
@@ -59,13 +60,19 @@ class Raw(io.FileIO):
                 size = min(int(journal.publish(key, str(status.st_size))[0]), status.st_size)
                 file = _files[known] = _File(size)
         self._file = file
-        self.seek(file.end)
+        self.seek(0, os.SEEK_END)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """The end is that of this rank's last text, although others may have appended more."""
+        if whence == os.SEEK_END:
+            offset, whence = self._file.end + offset, os.SEEK_SET
+        return super().seek(offset, whence)
 
     def write(self, data: Any) -> int:
         if not saves.shared():  # in a forked process
             return super().write(data)
         text, file = bytes(data), self._file
-        with _lock, _alone_on_node():
+        with alone_on_node():
             size = os.fstat(self.fileno()).st_size
             found = _find(text, os.pread(self.fileno(), max(size - file.end, 0), file.end))
             if found is None:
@@ -74,7 +81,7 @@ class Raw(io.FileIO):
             else:
                 file.end += found + len(text)
             file.own_bytes += len(text)
-            self.seek(file.end)
+            self.seek(0, os.SEEK_END)
         return len(text)
 
 
@@ -122,28 +129,43 @@ def warn_of_different_text() -> None:
                 )
 
 
-def note_truncation(path: Any) -> None:
-    """Called when the script opens `path` to overwrite it, renames or removes it."""
+def note_truncation(path: Any) -> int:
+    """Called when the script opens `path` to overwrite it, renames or removes it. Returns the
+    number of such calls."""
+    name = os.path.abspath(os.fsdecode(path))
     with _lock:
-        _truncations[os.path.abspath(os.fsdecode(path))] += 1
+        _truncations[name] += 1
+        return _truncations[name]
 
 
 @contextlib.contextmanager
-def _alone_on_node() -> Iterator[None]:
-    """Keeps other ranks of the node from appending, but not if the lock cannot be had: a stopped
-    rank may hold it. Under _lock."""
-    global _lock_file
-    with contextlib.suppress(OSError):
-        if _lock_file is None:
-            _lock_file = private.open_file(_LOCK_FILE)
-        until = time.monotonic() + _LOCK_SECONDS
-        while time.monotonic() < until:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(_lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            time.sleep(_POLL_SECONDS)
+def renamed(path: str, now: str) -> Iterator[None]:
+    """Inside, opening `path` to append opens `now`, to which another rank has renamed the file.
+    Call it inside alone_on_node()."""
+    _renamed[path] = now
     try:
         yield
     finally:
-        if _lock_file is not None:
-            fcntl.flock(_lock_file, fcntl.LOCK_UN)
+        del _renamed[path]
+
+
+@contextlib.contextmanager
+def alone_on_node() -> Iterator[None]:
+    """Keeps other threads and other ranks of the node from appending, but not if the lock cannot be
+    had: a stopped rank may hold it."""
+    global _lock_file
+    with _lock:
+        with contextlib.suppress(OSError):
+            if _lock_file is None:
+                _lock_file = private.open_file(_LOCK_FILE)
+            until = time.monotonic() + _LOCK_SECONDS
+            while time.monotonic() < until:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(_lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                time.sleep(_POLL_SECONDS)
+        try:
+            yield
+        finally:
+            if _lock_file is not None:
+                fcntl.flock(_lock_file, fcntl.LOCK_UN)

@@ -16,10 +16,12 @@ import errno
 import functools
 import os
 import shutil
+import threading
 import time
 from typing import Any
 
 from tensorflow.mpi._src.files import appends, journal, names, saves
+from tensorflow.mpi._src.runtime import threads
 
 _DONE_ERRNOS = (errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY)
 _DONE_CODES = (5, 6)  # of tf.errors: NOT_FOUND, ALREADY_EXISTS
@@ -28,6 +30,13 @@ _MOVES = ("rename", "replace", "rename_v2", "move")
 _REMOVAL_SECONDS = 10.0  # of a tree that several ranks remove at once
 _POLL_SECONDS = 0.001
 _HIDDEN = ("/.tensorflow-mpi-", "/tensorflow-mpi-")  # our own files
+
+
+class _Thread(threading.local):
+    makes_all = False
+
+
+_thread = _Thread()
 
 # What this rank has made: path -> inode, and the journal's position after that.
 _made: dict[str, tuple[int, int]] = {}
@@ -39,7 +48,7 @@ def taken_as_done(function: Any) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         name = function.__name__
-        paths = _paths(args, kwargs) if saves.shared() else []
+        paths = _paths(args, kwargs) if saves.shared() and not _thread.makes_all else []
         key = " ".join([name, *paths])
         if not paths or not journal.begin(key):
             return function(*args, **kwargs)
@@ -87,6 +96,11 @@ def removing(rmtree: Any) -> Any:
             time.sleep(_POLL_SECONDS)
 
     return taken_as_done(remove)
+
+
+def making_all() -> contextlib.AbstractContextManager[None]:
+    """Inside, this thread makes its calls whatever other ranks have made."""
+    return threads.inside(_thread, makes_all=True)
 
 
 def note_made(path: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tensorflow.mpi._src.files import names, shared_calls, writes
+from tensorflow.mpi._src.files import logs, names, shared_calls, writes
 from tensorflow.mpi._src.interpose.replacement_table import How, Row
 from tensorflow.mpi._src.random import host
 from tensorflow.mpi._src.replaced.when import DRAWS, FILES
 
 _DRAWS, _NAMES = "tf/random/test_draws.py", "tf/files/test_names.py"
+_APPENDS = "tf/files/test_appends.py"
 _WHOLE, _SHARED = "tf/files/test_whole_files.py", "tf/files/test_shared_calls.py"
 
 # fmt: off
@@ -32,6 +33,8 @@ PYTHON = (
         shared_calls.by_accessor, "same as os.mkdir", _SHARED, FILES, "python<3.11"),
     Row("shutil:move", How.WRAP, shared_calls.taken_as_done, "same as os.mkdir", _SHARED, FILES),
     Row("shutil:rmtree", How.WRAP, shared_calls.removing, "same as os.mkdir", _SHARED, FILES),
+    Row("logging.handlers:{RotatingFileHandler,TimedRotatingFileHandler}.doRollover", How.WRAP,
+        logs.rolling, "the first rank renames the logs", _APPENDS, FILES),
     Row("{builtins,io}:open", How.WRAP, writes.opening,
         "a file that all ranks write appears when complete", _WHOLE, FILES),
     Row("pathlib:_NormalAccessor.open", How.WRAP, writes.opening_by_accessor,

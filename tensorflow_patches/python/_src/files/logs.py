@@ -1,0 +1,54 @@
+"""Rotating handlers of Python's logging: the logs are rotated once, by the first rank.
+
+A rank that is late finds the log that another has renamed already, and would take it for an older
+one: remove it, or rename it once more. So it renames nothing, and continues in the log that the
+other began then, which may have been renamed since.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from typing import Any
+
+from tensorflow.mpi._src.files import appends, journal, saves, shared_calls
+
+
+def rolling(do_rollover: Any) -> Any:
+    """Wraps doRollover of RotatingFileHandler and TimedRotatingFileHandler."""
+
+    @functools.wraps(do_rollover)
+    def roll(self: Any) -> None:
+        by_time = hasattr(self, "rolloverAt")
+        if not saves.shared() or not (by_time or self.backupCount):  # nothing is renamed
+            return do_rollover(self)
+        path, key = self.baseFilename, f"logs {self.baseFilename}"
+        with appends.alone_on_node():
+            number = appends.note_truncation(path)
+            said = [line.split() for line in journal.publish(key, f"{number} 0")]
+            begun = {int(number): int(inode) for number, inode in said if inode != "0"}
+            if number not in begun:
+                with shared_calls.making_all():
+                    do_rollover(self)
+                if self.stream is None:
+                    self._open().close()
+                journal.publish(key, f"{number} {os.stat(path).st_ino}")
+                return None
+            if self.stream:
+                self.stream.close()
+            # The inode of a log that was removed may be that of a later one.
+            later = any(begun[one] == begun[number] for one in begun if one > number)
+            with appends.renamed(path, os.devnull if later else _find(path, begun[number])):
+                self.stream = self._open()
+        if by_time:
+            self.rolloverAt = self.computeRollover(int(time.time()))
+        return None
+
+    return roll
+
+
+def _find(path: str, inode: int) -> str:
+    """Where the log with this inode, begun as `path`, is now; nowhere if it was removed."""
+    with os.scandir(os.path.dirname(path)) as entries:
+        return next((entry.path for entry in entries if entry.inode() == inode), os.devnull)
