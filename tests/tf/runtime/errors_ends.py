@@ -1,6 +1,7 @@
 """Runs that end with an error or a warning.
 
 errors_ends.py WAY RANK            that rank (-1: all) ends in a way of ENDS; prints AT, the time
+errors_ends.py exit                the exit function of rank 0 raises; prints AT, the time
 errors_ends.py stall               rank 1 is late, then rank 0; then all continue
 errors_ends.py same                every rank has the same data
 errors_ends.py clustered           for XLA's auto-clustering
@@ -159,6 +160,16 @@ ENDS: dict[str, Any] = {
 }
 
 
+def exit_function() -> None:
+    """Rank 0 has averaged nothing and cannot say so."""
+    if RANK == 0:
+        print("AT", time.time(), flush=True)
+        sys.stderr.close()
+        return
+    while True:
+        tf.mpi.barrier()
+
+
 def meet() -> None:
     """A barrier, however far apart the ranks are: if one gives up, all do."""
     while True:
@@ -226,6 +237,8 @@ def clustered() -> None:
 def main() -> None:
     if MODE in ENDS:
         stop(MODE, int(sys.argv[2]))
+    elif MODE == "exit":
+        exit_function()
     elif MODE == "stall":
         stall()
     elif MODE == "same":

@@ -158,6 +158,14 @@ def test_any_end_but_success_fails_the_job(launch, scripts, way):
         check_collected(run, of_imports=False)
 
 
+@pytest.mark.full
+def test_a_rank_whose_exit_function_fails_keeps_no_other_waiting(launch, scripts):
+    run = launch(scripts / "errors_ends.py", args=["exit"], timeout=90)
+    assert run.returncode != 0
+    assert run.since(0) < SOON
+    assert "ends, because rank 0/2 has stopped: ValueError: " in run.stderr[1]
+
+
 def test_an_error_of_a_graph_is_one_line_with_the_op_and_the_scripts_line():
     class InvalidArgumentError(Exception):
         pass

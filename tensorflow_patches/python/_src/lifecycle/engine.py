@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
 from tensorflow.mpi import _build_info, config, errors
 from tensorflow.mpi._src.lifecycle import cores, ends, settings
 from tensorflow.mpi._src.mpi import library as mpi_library
-from tensorflow.mpi._src.presence import presence, watch
+from tensorflow.mpi._src.presence import presence, reasons, watch
 from tensorflow.mpi._src.runtime import c_api, group, hooks, log
 
 _NCCL = "libnccl.so.2"
@@ -31,6 +33,7 @@ _pid = 0
 _forked: list[Callable[[], None]] = []
 _left_to_script: list[Callable[[], None]] = []
 _left = False
+_ending = threading.Lock()  # taken, for good, by the thread that leaves or joins
 _after_the_end: list[Callable[[], None]] = []
 
 
@@ -286,10 +289,10 @@ def _leave(why: str) -> None:
     """Tells the other ranks not to wait for this one. Nothing may be submitted afterwards.
 
     Called at exit on the main thread, or by threading.excepthook on the training thread that
-    failed.
+    failed, unless the script has ended: then the failure of a daemon thread is not the rank's.
     """
     global _left
-    if os.getpid() == _pid and not _left:
+    if os.getpid() == _pid and _ending.acquire(blocking=False):
         _left = True
         watch.declare_exit()
         with watch.failing(_LEAVE_SECONDS, group.group_rank, group.group_size):
@@ -300,18 +303,16 @@ def _end() -> None:
     """Called at exit. A forked child has no engine, and must not touch MPI."""
     if os.getpid() != _pid:
         return
-    try:
-        _leave_or_join()
-    finally:
-        watch.declare_exit()
-        for function in _after_the_end:
-            function()
-    if ends.thread_failed():
-        _exit_with_failure()
-    if group.size > 1:
-        ends.release(failed=_left)
-    if group.group_size > 1:
-        _limit_end()
+    with contextlib.ExitStack() as last:
+        last.callback(_finish)
+        for function in reversed(_after_the_end):
+            last.callback(function)
+        last.callback(watch.declare_exit)
+        try:
+            _leave_or_join()
+        except BaseException as error:
+            _leave(reasons.reason(error))
+            raise
 
 
 def _leave_or_join() -> None:
@@ -324,6 +325,8 @@ def _leave_or_join() -> None:
         return
     if _at_end is not None:
         _at_end.in_order()
+    if not _ending.acquire(blocking=False):
+        return
     error = c_api.error_buffer()
     with watch.end(group.group_rank, group.group_size):
         code = library.tfmpi_join(error)
@@ -331,6 +334,15 @@ def _leave_or_join() -> None:
         log.say(f"could not end normally: {c_api.error_text(error)}")
     if _at_end is not None:
         _at_end.report(library.tfmpi_stats_report().decode())
+
+
+def _finish() -> None:
+    if _left and ends.thread_failed():
+        _exit_with_failure()
+    if group.size > 1:
+        ends.release(failed=_left)
+    if group.group_size > 1:
+        _limit_end()
 
 
 def _limit_end() -> None:
