@@ -87,6 +87,8 @@ def cut_short() -> dict[str, Any]:
     third = Data.range(2).concatenate(shuffled()).prefetch(ahead)
     shared = shuffled()
     twice = shared.repeat(2).prefetch(ahead)
+    buffered = shuffled()
+    list(buffered.repeat(2).shuffle(tf.data.UNKNOWN_CARDINALITY).take(1))
     return {
         "orders": [[int(i) for i in again] for _ in range(12)],
         "endless": [first_of(endless, 6) for _ in range(8)],
@@ -94,6 +96,7 @@ def cut_short() -> dict[str, Any]:
         "behind": [first_of(third, 2) + first_of(third, 8)[2:] for _ in range(4)],
         "whole": [[int(i) for i in twice] for _ in range(2)],
         "shared": [int(i) for i in shared],
+        "buffered": [int(i) for i in buffered],
         "taken": [[int(i) for i in endless.take(number)] for number in (2, 9, 1)],
     }
 

@@ -37,6 +37,7 @@ def test_reading_ahead_does_not_change_the_next_order(ranks):
     assert first["behind"] == [[0, 1, *order] for order in orders[1:8:2]], "each other iteration"
     assert first["whole"] == [orders[0] + orders[1], orders[2] + orders[3]]
     assert first["shared"] == orders[4], "repeat has iterated it twice, two times"
+    assert first["buffered"] == orders[2], "a shuffle of all elements has read both passes"
     assert first["taken"] == [orders[8][:2], orders[9] + orders[10][:3], orders[11][:1]]
 
 

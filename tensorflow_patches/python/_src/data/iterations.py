@@ -140,7 +140,8 @@ class _Path(NamedTuple):
         elif made.op in ("BatchDatasetV2", "ParallelBatchDataset"):
             elements *= int(given["batch_size"])
         elif made.op == "ShuffleDatasetV3":
-            elements += int(given["buffer_size"])
+            buffered = int(given["buffer_size"])  # tf.data.UNKNOWN_CARDINALITY: all elements
+            elements = elements + buffered if buffered > 0 else math.inf
         elif elements < math.inf:
             elements = None
         return self._replace(elements=elements)
