@@ -3,10 +3,13 @@ as in a single process."""
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from typing import Any
 
 import pytest
-from tensorflow.mpi._src.files import shared_calls
+from tensorflow.mpi._src.files import journal, shared_calls
 
 from tiers import full
 
@@ -65,3 +68,19 @@ def test_a_rank_that_is_late_undoes_nothing(ran):
 )
 def test_a_call_is_known_by_its_paths(args, kwargs, paths):
     assert shared_calls._paths(args, kwargs) == paths
+
+
+def test_a_rank_that_died_in_a_call_is_waited_for_once(monkeypatch, tmp_path):
+    file = os.open(tmp_path / "journal", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    for name, value in {"_job": "job", "_file": file, "_WAIT_SECONDS": 0.5}.items():
+        monkeypatch.setattr(journal, name, value)
+    os.write(file, (json.dumps(["job", 1, "mkdir /a", "begins", None]) + "\n").encode())
+    seconds = []
+    for _ in range(2):
+        journal.begin("mkdir /a")
+        journal.fail("mkdir /a")
+        before = time.monotonic()
+        assert not journal.made_by_another("mkdir /a")
+        seconds.append(time.monotonic() - before)
+    os.close(file)
+    assert seconds[1] < 0.4 < seconds[0]

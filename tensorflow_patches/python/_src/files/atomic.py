@@ -66,7 +66,8 @@ class AtomicFile:
             flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_RDWR
             self.descriptor = os.open(self._new, flags, mode)
             self.name = self._new
-        os.fchmod(self.descriptor, mode)
+        with contextlib.suppress(OSError):  # some file systems have no modes
+            os.fchmod(self.descriptor, mode)
         self._open = True
         _hold(self)
 

@@ -73,7 +73,7 @@ class _Calls:
         return self.last_of_another > self.own_end_before or self.is_behind()
 
     def another_is_running(self) -> bool:
-        return any(running and rank != _own for rank, running in self.running.items())
+        return any(running > 0 and rank != _own for rank, running in self.running.items())
 
 
 def install() -> None:
@@ -153,7 +153,9 @@ def made_by_another(key: str) -> bool:
         with _lock:
             _read_notes()
             calls = _calls[key]
-            if not calls.another_is_running() or time.monotonic() >= until:
+            if time.monotonic() >= until:
+                calls.running.clear()  # a rank has died in the call: later calls need not wait
+            if not calls.another_is_running():
                 return calls.made_by_another()
         time.sleep(_POLL_SECONDS)
 
