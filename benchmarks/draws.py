@@ -30,7 +30,7 @@ def calls(drop, compiled):
     x = tf.ones((ROWS, WIDTH))
     first, whole = tf.zeros([group.rank * ROWS, 0]), tf.zeros([group.size * ROWS, 0])
 
-    def of(make_shard):
+    def step_on(make_shard):
         def call(x, first, whole):
             with batch.step_on(make_shard(x, first, whole)):
                 return tf.reduce_sum(drop(x))
@@ -41,8 +41,10 @@ def calls(drop, compiled):
     own = tf.function(lambda x: tf.reduce_sum(drop(x)), jit_compile=compiled)
     return {
         "own": lambda: own(x).numpy(),
-        "even": of(lambda x, first, whole: batch_shard.EvenShard(x)),
-        "any": of(lambda x, first, whole: batch_shard.Shard(x, tf.constant(1.0), first, whole)),
+        "even": step_on(lambda x, first, whole: batch_shard.EvenShard(x)),
+        "any": step_on(
+            lambda x, first, whole: batch_shard.Shard(x, tf.constant(1.0), first, whole)
+        ),
     }
 
 

@@ -32,7 +32,7 @@ FIELDS = [
 Row = dict[str, Any]
 
 
-def _of(records: Sequence[Row], workload: str, style: str, column: str) -> dict[int, Row]:
+def _runs_of_cell(records: Sequence[Row], workload: str, style: str, column: str) -> dict[int, Row]:
     """The successful runs of a cell, by repeat."""
     return {
         record["repeat"]: record
@@ -89,7 +89,7 @@ def rows(records: Sequence[Row]) -> list[Row]:
         seen.setdefault(key, []).append(record)
     table = []
     for (workload, style, column), all_runs in seen.items():
-        good = _of(records, workload, style, column)
+        good = _runs_of_cell(records, workload, style, column)
         row: Row = dict.fromkeys(FIELDS, "")
         row.update(workload=workload, style=style, column=column, ranks=all_runs[0]["ranks"])
         row.update(runs=len(good), status="ok" if good else all_runs[-1]["status"])
@@ -108,7 +108,9 @@ def rows(records: Sequence[Row]) -> list[Row]:
             row.update(rate=statistics.median(rates), rate_min=low, rate_max=high)
             row["turns"] = len(rates) if turns else ""
             row["peak_rss_mb"] = max(record["peak_rss"] for record in good.values()) / 1e6
-            found = shares(good, _of(records, workload, style, Column.parse(column).ideal))
+            found = shares(
+                good, _runs_of_cell(records, workload, style, Column.parse(column).ideal)
+            )
             if found:
                 low, high = _spread(found, turns)
                 row.update(share=statistics.median(found), share_min=low, share_max=high)

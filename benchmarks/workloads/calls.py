@@ -44,7 +44,7 @@ def seconds(call: Callable[[], object], calls: int, warm_up: int) -> tuple[float
     return statistics.median(processor), statistics.median(clock)
 
 
-def of_new_model() -> None:
+def use_new_model() -> None:
     model = new_model()
     model.fit(x, y, verbose=0)
     model.evaluate(x, y, verbose=0)
@@ -63,7 +63,7 @@ def main() -> None:
     for name, call in entries.items():
         short = name.startswith("train")
         found[name] = seconds(call, CALLS * (20 if short else 1), WARM_UP)
-    found["a new model, all three"] = seconds(of_new_model, CALLS // 4, 1)
+    found["a new model, all three"] = seconds(use_new_model, CALLS // 4, 1)
     rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
     Path(sys.argv[1]).with_suffix(f".{rank}.json").write_text(json.dumps(found))
 

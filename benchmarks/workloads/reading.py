@@ -26,19 +26,19 @@ def decode(jpeg: Any) -> Any:
     return tf.image.resize(tf.io.decode_jpeg(jpeg, channels=3), [SIDE, SIDE])
 
 
-def of_path(path: Any, label: Any) -> Any:
+def read_image(path: Any, label: Any) -> Any:
     return decode(tf.io.read_file(path)), label
 
 
-def of_paths(folder: Path) -> Any:
+def labelled_images(folder: Path) -> Any:
     found = sorted(folder.glob("images/*/*.jpg"))
     labels = [int(path.parent.name) for path in found]
     files = tf.data.Dataset.from_tensor_slices(([str(path) for path in found], labels))
-    return files.shuffle(len(found), seed=1).map(of_path)
+    return files.shuffle(len(found), seed=1).map(read_image)
 
 
 def paths(folder: Path) -> Any:
-    return of_paths(folder).batch(BATCH)
+    return labelled_images(folder).batch(BATCH)
 
 
 def augmented(folder: Path) -> Any:
@@ -47,7 +47,7 @@ def augmented(folder: Path) -> Any:
     def change(image: Any, label: Any) -> Any:
         return tf.image.random_brightness(tf.image.random_flip_left_right(image), 0.1), label
 
-    return of_paths(folder).map(change, AUTO).batch(BATCH)
+    return labelled_images(folder).map(change, AUTO).batch(BATCH)
 
 
 def directory(folder: Path) -> Any:

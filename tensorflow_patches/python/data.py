@@ -47,7 +47,7 @@ def from_csv(
     labels = numbers[:, label_column] if _has(numbers, label_column, path) else np.zeros(0)
     is_whole = bool(np.all(labels == np.round(labels)))
     summary = [len(numbers), numbers.shape[1], int(is_whole)]
-    summaries = parts.of_all_ranks(summary, f"columns of {os.path.basename(path)}").reshape(-1, 3)
+    summaries = parts.gather_numbers(summary, f"columns of {os.path.basename(path)}").reshape(-1, 3)
     columns = {int(number) for rows, number, _ in summaries if rows}
     if len(columns) > 1:
         raise ValueError(
@@ -86,7 +86,7 @@ def from_hdf5(path: str, features: str = "data", labels: str | None = "labels") 
       ImportError: h5py is not installed.
     """
     with arrays.hdf5(path) as file:
-        return _of(file, path, features, labels)
+        return _dataset_of(file, path, features, labels)
 
 
 def from_netcdf(path: str, features: str = "data", labels: str | None = "labels") -> Any:
@@ -95,10 +95,10 @@ def from_netcdf(path: str, features: str = "data", labels: str | None = "labels"
     Args, returns and raises: as from_hdf5.
     """
     with arrays.netcdf(path) as file:
-        return _of(file.variables, path, features, labels)
+        return _dataset_of(file.variables, path, features, labels)
 
 
-def _of(file: Any, path: str, features: str, labels: str | None) -> Any:
+def _dataset_of(file: Any, path: str, features: str, labels: str | None) -> Any:
     data = arrays.named(file, features, path)
     rows = arrays.rows(data, f"{path}: '{features}'")
     if labels is None:

@@ -183,7 +183,7 @@ def _csv(path: str, delim: str) -> tuple[Any, Any, int]:
         raise ValueError(f"{path} has no rows")
     labels: np.ndarray[Any, Any] = numbers[:, 0] if numbers.size else np.zeros(0)
     own_range = [int(labels.min()), int(labels.max())] if len(labels) else [2**31, -(2**31)]
-    ranges = parts.of_all_ranks(own_range, f"labels of {os.path.basename(path)}").reshape(-1, 2)
+    ranges = parts.gather_numbers(own_range, f"labels of {os.path.basename(path)}").reshape(-1, 2)
     least, most = int(ranges[:, 0].min()), int(ranges[:, 1].max())
     if not np.all(labels == np.round(labels)) or least not in (0, -1) or (least == -1 and most > 1):
         raise ValueError(
@@ -219,7 +219,7 @@ def _netcdf(path: str, delim: str) -> tuple[Any, Any, int]:
         total = file.variables[data].shape[0]
         mine = arrays.rows(file.variables[data], f"{path}: '{data}'").view(np.uint8)
         numbers = arrays.rows(file.variables[labels], f"{path}: '{labels}'", total)
-    most = parts.of_all_ranks(
+    most = parts.gather_numbers(
         [int(numbers.max()) if len(numbers) else 0], f"labels of {os.path.basename(path)}"
     )
     return mine, numbers, int(most.max()) + 1

@@ -43,7 +43,7 @@ def test_the_statistics_are_formatted() -> None:
     ):
         assert words in lines
     read = {"rank": 1, "made": 64, "used": 32, "microseconds": 5e5, "read": 3 << 20}
-    assert report._of_input([read]) == [
+    assert report._input_table([read]) == [
         "  rank   samples made        used   waits for them  read by its process",
         "     1             64          32           0.500 s                 3 MB",
     ]

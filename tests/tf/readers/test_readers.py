@@ -329,6 +329,8 @@ def test_bad_columns_of_a_csv_file_are_refused(tmp_path, monkeypatch):
     )
     other = np.array([[1, 2, 1], [1, 3, 1]])  # rows, columns, integer labels of two ranks
     monkeypatch.setattr(
-        data.parts, "of_all_ranks", lambda mine, what: other if what.startswith("columns") else mine
+        data.parts,
+        "gather_numbers",
+        lambda mine, what: other if what.startswith("columns") else mine,
     )
     _refuses("the ranks' rows have 2 and 3 columns", data.from_csv, str(path))

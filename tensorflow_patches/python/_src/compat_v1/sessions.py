@@ -103,7 +103,7 @@ def before_run(session: Any, fetches: Any) -> None:
         if trained and not trained <= known.synchronized:
             _sync_session(session, known, trained)
         compared = (trained & known.on_all_ranks) - _updated_in_any_order(session.graph)
-        known.replicas[names] = replica_check.of([f"{n}@{known.scope}" for n in compared])
+        known.replicas[names] = replica_check.replicas_of([f"{n}@{known.scope}" for n in compared])
         known.trains[names] = bool(trained)
     if known.trains[names]:
         presence.uses()

@@ -71,7 +71,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if group.connected():
         _, _, local_rank, local_size, _ = c_api.topology()
         local = local_rank, local_size
-        everyone = [tuple(o) for o in control_plane.of_script(f"hvd.init {_inits}", local)]
+        everyone = [tuple(o) for o in control_plane.headers_for_script(f"hvd.init {_inits}", local)]
     _inits += 1
     _state = _State(rank, size, local, everyone)
     _register(process_sets)

@@ -288,7 +288,7 @@ OF_ELASTIC: dict[str, type] = {
 }
 
 
-def of(keras: Any, module: str, kinds: dict[str, type]) -> dict[str, type]:
+def make(keras: Any, module: str, kinds: dict[str, type]) -> dict[str, type]:
     """Makes the callbacks `kinds` subclasses of those of `keras`; `module`: their __module__."""
     callbacks = keras.callbacks
     bases: dict[type, Any] = {_BestModel: callbacks.ModelCheckpoint}

@@ -47,7 +47,7 @@ def run(kind: str, tensor: Any, name: str | None, process_set: ProcessSet, **mor
     if len(ranks) == 1:
         return tf.identity(tensor)
     some = ranks if len(ranks) < basics.size() else []
-    return graph_collectives.of_ranks(kind, tensor, name, ranks=some, **more)
+    return graph_collectives.horovod_collective(kind, tensor, name, ranks=some, **more)
 
 
 def _scaled(tensor: Any, factor: float) -> Any:

@@ -142,12 +142,12 @@ def _allgather(array: Any, name: str, ranks: list[int]) -> Any:
         return arrays.run("allgather", array, name, of_script=True)
     with tf.init_scope():
         if tf.executing_eagerly():
-            found = graph_collectives.of_ranks(
+            found = graph_collectives.horovod_collective(
                 "allgather", tf.convert_to_tensor(array), name, ranks=ranks
             )
             return found.numpy()
     # A script of graphs and sessions: runs immediately, in a separate graph.
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         return session.run(
-            graph_collectives.of_ranks("allgather", tf.constant(array), name, ranks=ranks)
+            graph_collectives.horovod_collective("allgather", tf.constant(array), name, ranks=ranks)
         )

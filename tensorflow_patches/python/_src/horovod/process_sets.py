@@ -180,7 +180,7 @@ def _agree(what: str, mine: Any) -> None:
     if not group.connected():
         return
     _calls += 1
-    everyone = control_plane.of_script(f"hvd process sets {_calls}", [what, mine])
+    everyone = control_plane.headers_for_script(f"hvd process sets {_calls}", [what, mine])
     for rank, theirs in enumerate(everyone):
         if theirs != everyone[0]:
             raise ValueError(

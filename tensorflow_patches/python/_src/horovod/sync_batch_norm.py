@@ -29,4 +29,4 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
             return mean, variance
         with scope.for_the_script():
             own = batch_norm.Moments(mean, variance, tf.constant(1.0, tf.float64))
-            return batch_norm.combined(own, f"hvd {self.name}")[:2]
+            return batch_norm.combine(own, f"hvd {self.name}")[:2]

@@ -68,7 +68,7 @@ _LOOKS_AT_ROWS = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_transfor
 
 def sums_rows(optimizer: Any, modules: tuple[str, ...]) -> bool:
     """Whether an optimizer of Keras, in one of `modules`, updates the same if duplicate rows are
-    summed before. See optimizers.average_in."""
+    summed before. See optimizers._averages."""
     if any(getattr(optimizer, name, None) for name in _LOOKS_AT_ROWS):
         return False
     own = type(optimizer).__module__
@@ -91,10 +91,10 @@ def has_summed_states(metric: Any) -> bool:
     return type(metric).__module__.startswith(("keras.src.metrics.", "tf_keras.src.metrics."))
 
 
-def of_code(code: types.CodeType, plain: Callable[[Any], str]) -> list[Any]:
+def describe_code(code: types.CodeType, plain: Callable[[Any], str]) -> list[Any]:
     """What ranks compare of a function's code; nothing else reads the code of functions."""
     constants = [
-        of_code(one, plain) if isinstance(one, types.CodeType) else plain(one)
+        describe_code(one, plain) if isinstance(one, types.CodeType) else plain(one)
         for one in code.co_consts
     ]
     return [code.co_code.hex(), constants, code.co_names]

@@ -124,7 +124,7 @@ class Batches:
 
     def _exchange(self) -> None:
         assert self._states is not None
-        self._whole = logs_of_ranks.of_batch(
+        self._whole = logs_of_ranks.exchange_batch_logs(
             self._model, self._kind, self._own, self._states, self._values, self._label
         )
 

@@ -35,7 +35,7 @@ def over_ranks(own_moments: Any) -> Any:
     """Wraps Keras 3's BatchNormalization._moments."""
 
     def moments(self: Any, inputs: Any, mask: Any) -> Any:
-        found = of_layer(self, inputs, self._reduction_axes, mask)
+        found = layer_moments(self, inputs, self._reduction_axes, mask)
         if found is None:
             return own_moments(self, inputs, mask)
         return tuple(tf.squeeze(one, self._reduction_axes) for one in found[:2])
@@ -43,7 +43,7 @@ def over_ranks(own_moments: Any) -> Any:
     return moments
 
 
-def of_layer(
+def layer_moments(
     layer: Any, inputs: Any, axes: Sequence[int], mask: Any = None, own: Any = None
 ) -> Moments | None:
     """The moments by which a layer normalizes `inputs` in training, with keepdims.
@@ -58,10 +58,10 @@ def of_layer(
     if not _is_of_all_ranks(layer):
         return None
     part = batch.current()
-    mean, variance, count = _of_part(inputs, axes, mask) if own is None else own()
+    mean, variance, count = _part_moments(inputs, axes, mask) if own is None else own()
     if part is not None and part.counts is not None:
         count = tf.where(part.counts, count, tf.zeros_like(count))
-    return combined(Moments(mean, variance, count), f"batch norm {layer.name}")
+    return combine(Moments(mean, variance, count), f"batch norm {layer.name}")
 
 
 def _is_traced(layer: Any) -> bool:
@@ -142,7 +142,7 @@ def _why_not(layer: Any, asked: bool) -> str:
     return ""
 
 
-def _of_part(x: Any, axes: Sequence[int], mask: Any) -> Moments:
+def _part_moments(x: Any, axes: Sequence[int], mask: Any) -> Moments:
     """The moments of this rank's samples; arbitrary if it has none."""
     if mask is None:
         mean, variance = tf.nn.moments(x, axes, keepdims=True)
@@ -159,7 +159,7 @@ def _of_part(x: Any, axes: Sequence[int], mask: Any) -> Moments:
     return Moments(mean, variance, tf.cast(count, tf.float64))
 
 
-def combined(own: Moments, label: str) -> Moments:
+def combine(own: Moments, label: str) -> Moments:
     """The moments of all ranks' numbers, from those of each; differentiable to any order.
 
     In float64, so that E[x^2] - E[x]^2 loses nothing that float32 could show.

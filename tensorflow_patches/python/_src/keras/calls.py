@@ -103,7 +103,7 @@ def _tell(call: Call, error: Exception) -> None:
     """
     if call.spec is None or group.size == 1 or "IteratorGetNext" not in str(error):
         return
-    if reasons.of_another_rank(error) is None:
+    if reasons.another_ranks_failure(error) is None:
         text = f"an error: {called(call.kind, call.model)} has met {reasons.reason(error)}"
         with contextlib.suppress(Exception):  # this rank's own error is the one to raise
             control_plane.headers(text, None)

@@ -93,7 +93,10 @@ def _of_callable(function: Any, depth: int) -> str:
 
 def _of_function(inner: Any, code: types.CodeType, depth: int) -> list[Any]:
     """Its code, defaults, and closure."""
-    held = [adapters.of_code(code, plain), plain(getattr(inner, "__defaults__", None), depth + 1)]
+    held = [
+        adapters.describe_code(code, plain),
+        plain(getattr(inner, "__defaults__", None), depth + 1),
+    ]
     held.append(plain(getattr(inner, "__kwdefaults__", None), depth + 1))
     for cell in getattr(inner, "__closure__", None) or ():
         try:

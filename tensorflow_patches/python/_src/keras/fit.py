@@ -274,7 +274,7 @@ def over_ranks(original: Any) -> Any:
             logs_of_ranks.sum_metrics(self, kind, f"metrics {number}")
             result = original(self, logs)
             if result is logs:
-                result = logs_of_ranks.returned(self, kind, logs, f"logs {number}")
+                result = logs_of_ranks.combine_step_logs(self, kind, logs, f"logs {number}")
             synchronize_states(self, f"end of {kind} {number}")
             return result
 

@@ -141,7 +141,7 @@ def _check_same(label: str, everyone: list[Any]) -> None:
             )
 
 
-def returned(model: Any, kind: str, logs: Any, label: str) -> Any:
+def combine_step_logs(model: Any, kind: str, logs: Any, label: str) -> Any:
     """The logs of a step on all ranks' samples; metrics contain their sums already.
 
     Args:
@@ -203,7 +203,7 @@ def _replaced(logs: Any, found: dict[tuple[str, ...], Any], path: tuple[str, ...
     }
 
 
-def of_batch(
+def exchange_batch_logs(
     model: Any, kind: str, logs: dict[str, Any], states: States, values: list[Any], label: str
 ) -> dict[str, Any]:
     """The logs of a batch for all ranks' samples; `logs` and `values` are this rank's."""
@@ -211,7 +211,7 @@ def of_batch(
         known = model.get_metrics_result()
         if set(known) == set(logs):
             return {name: _number(known[name]) for name in logs}
-        whole: dict[str, Any] = returned(model, kind, logs, f"{label} logs")
+        whole: dict[str, Any] = combine_step_logs(model, kind, logs, f"{label} logs")
         return whole
 
 

@@ -203,13 +203,13 @@ def at_end(original: Any) -> Any:
                 _open.discard(self)
                 if _has_updated.is_set() and calls.innermost() is None:
                     label = f"metrics at the end of a dataset, {next(_ends)}"
-                    logs.sum_states(_of_all_ranks(f"{label}: which"), label)
+                    logs.sum_states(_states_on_all_ranks(f"{label}: which"), label)
             raise
 
     return following
 
 
-def _of_all_ranks(label: str) -> list[tuple[Any, str]]:
+def _states_on_all_ranks(label: str) -> list[tuple[Any, str]]:
     """States of metrics, in program order, without those that a rank has garbage-collected."""
     mine = {
         noted.number: noted.states

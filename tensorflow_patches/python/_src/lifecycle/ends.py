@@ -118,7 +118,7 @@ def noting_uncaught(previous: Any) -> Any:
     def hook(kind: Any, error: BaseException, traceback: Any) -> None:
         global _uncaught
         _uncaught = error
-        cause = reasons.of_another_rank(error)
+        cause = reasons.another_ranks_failure(error)
         if cause is None:
             previous(kind, error, traceback)
         else:  # that rank shows its own traceback

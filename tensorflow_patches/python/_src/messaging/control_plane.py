@@ -65,7 +65,7 @@ def headers(label: str, header: Any) -> list[Any]:
     return [theirs for theirs, _ in gather(label, header)]
 
 
-def of_script(label: str, header: Any) -> list[Any]:
+def headers_for_script(label: str, header: Any) -> list[Any]:
     """Like `headers`, but also works where averages are left to the script."""
     return [theirs for theirs, _ in gather(label, header, of_script=True)]
 

@@ -40,7 +40,7 @@ def collective(kind: str, value: Any, name: str | None, op: str, root: int) -> A
     return _in_graph(kind, value, name, attributes)
 
 
-def of_ranks(
+def horovod_collective(
     kind: str,
     value: Any,
     name: str | None,

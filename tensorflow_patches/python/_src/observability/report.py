@@ -32,7 +32,7 @@ def note_input(ranks: list[dict[str, Any]]) -> None:
 def show(report: str) -> None:
     """Prints `report`, the JSON of tfmpi_stats_report, unless it is empty."""
     if report:
-        lines = format_report(json.loads(report)) + _of_input(_input)
+        lines = format_report(json.loads(report)) + _input_table(_input)
         print("\n".join(lines), file=sys.stderr, flush=True)
 
 
@@ -87,7 +87,7 @@ def _slowest(report: dict[str, Any], steps: int) -> list[str]:
     return lines
 
 
-def _of_input(ranks: list[dict[str, Any]]) -> list[str]:
+def _input_table(ranks: list[dict[str, Any]]) -> list[str]:
     """The table of the input; empty if no rank has any."""
     lines = [
         f"  {one['rank']:>4} {one['made']:>14} {one['used']:>11}"

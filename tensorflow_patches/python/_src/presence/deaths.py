@@ -135,7 +135,7 @@ def _status(pidfd: int, pid: int) -> int | None:
     return None
 
 
-def of_this_node(placement: config.Launcher) -> Ranks | None:
+def ranks_of_node(placement: config.Launcher) -> Ranks | None:
     """The ranks of this node; None if the launcher's process cannot be found."""
     try:
         pid = launcher.ancestor(placement)

@@ -95,7 +95,7 @@ class Launcher:
         os._exit(_EXIT_CODE)
 
 
-def of_this_rank(launcher: config.Launcher) -> Launcher | None:
+def find(launcher: config.Launcher) -> Launcher | None:
     """The launcher; None if it is not visible from here, or if this rank is to outlive it."""
     try:
         parent = ancestor(launcher)

@@ -35,7 +35,7 @@ def reason(error: BaseException) -> str:
     return f"{line[: _LONGEST - len(where)]} ({where})" if where else line[:_LONGEST]
 
 
-def of_another_rank(error: BaseException) -> str | None:
+def another_ranks_failure(error: BaseException) -> str | None:
     """ "rank 1/2 has stopped: why", if this error reports another rank's failure."""
     found = _STOPPED.search(str(error))
     return None if found is None else found[0]

@@ -235,10 +235,10 @@ def start(placement: config.Launcher | None) -> Iterator[None]:
         yield
         return
     with _polling(_Start(placement).poll) as watcher:
-        watcher.launcher = launcher.of_this_rank(placement)
+        watcher.launcher = launcher.find(placement)
         if watcher.launcher is not None:
             watcher.launcher.when_gone(watcher.end_with_launcher)
-        _ranks = deaths.of_this_node(placement)
+        _ranks = deaths.ranks_of_node(placement)
         try:
             yield
         finally:

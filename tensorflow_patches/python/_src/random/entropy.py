@@ -40,7 +40,7 @@ def share(key: bytes) -> None:
     """From here on this process draws by `key`; a forked child, which is not a rank, does not."""
     global _key
     _key = key
-    c_api.seed_xla(derived(32, "xla", b"", 0))
+    c_api.seed_xla(derive(32, "xla", b"", 0))
     os.register_at_fork(after_in_child=_forget)
     engine.when_left_to_script(_forget)
 
@@ -62,7 +62,7 @@ def bits(number: int, kind: str, place: bytes) -> int:
     with _lock:
         count = _calls[kind, place]
         _calls[kind, place] += 1
-    return derived(number, kind, place, count)
+    return derive(number, kind, place, count)
 
 
 def drawing_for(what: str) -> contextlib.AbstractContextManager[None]:
@@ -70,7 +70,7 @@ def drawing_for(what: str) -> contextlib.AbstractContextManager[None]:
     return threads.inside(_local, of=what.encode())
 
 
-def derived(number: int, kind: str, place: bytes, count: int) -> int:
+def derive(number: int, kind: str, place: bytes, count: int) -> int:
     """`number` bits, the same for the same arguments."""
     if not _key:
         return int.from_bytes(os.urandom((number + 7) // 8), "little") >> (-number % 8)

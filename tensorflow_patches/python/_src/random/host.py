@@ -79,7 +79,7 @@ def seeding(_seed: Any) -> Any:
     return _seeded
 
 
-def of_instance(_seed: Any) -> Any:
+def seed_of_instance(_seed: Any) -> Any:
     """Replaces random.seed, which was bound before."""
     return random._inst.seed
 

@@ -37,7 +37,7 @@ def seeded(get_seed: Any) -> Any:
             return found  # the script only asks which seeds an op would get
 
         if tf.executing_eagerly() and frame.f_globals["__name__"] in _GO_ON:
-            drawn = entropy.derived(62, "op", entropy.place_of(frame, "tensorflow"), _cache)
+            drawn = entropy.derive(62, "op", entropy.place_of(frame, "tensorflow"), _cache)
         else:
             drawn = entropy.bits(62, "graph or dataset", entropy.place_of(frame))
         return drawn % _MANY or 1, (drawn >> 31) % _MANY

@@ -51,21 +51,21 @@ class _Parameters(NamedTuple):
     Attributes:
       like_result: their last dimensions are the last dimensions of the result.
       first: their first dimensions are the first of the result.
-      behind: the result has their dimensions after those of `shape`.
+      trailing: the result has their dimensions after those of `shape`.
       logits: the result has their rows, and no argument gives its shape.
     """
 
     like_result: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
-    behind: str = ""
+    trailing: str = ""
     logits: str = ""
 
 
 _NONE = _Parameters()
 _OPS = {
     "parameterized_truncated_normal": _Parameters(first=("means", "stdevs", "minvals", "maxvals")),
-    "random_gamma": _Parameters(behind="alpha"),
-    "random_poisson_v2": _Parameters(behind="rate"),
+    "random_gamma": _Parameters(trailing="alpha"),
+    "random_poisson_v2": _Parameters(trailing="rate"),
     "multinomial": _Parameters(logits="logits"),
     "stateful_random_binomial": _Parameters(like_result=("counts", "probs")),
     "stateless_random_gamma_v3": _Parameters(like_result=("alpha",)),
@@ -94,7 +94,7 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
         if by_sample.current() is not None:
             arguments = signature.bind(*args, **kwargs).arguments
             defaults = {"seed": 0, "seed2": 0}  # which bind() omits
-            numbers = by_sample.drawn(op.__name__, {**defaults, **arguments})
+            numbers = by_sample.draw(op.__name__, {**defaults, **arguments})
             return op(*args, **kwargs) if numbers is None else numbers
         if not _is_divided() or getattr(_local, "inside", False):
             return op(*args, **kwargs)
@@ -102,10 +102,10 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
         given.apply_defaults()
         with threads.inside(_local, inside=True):
             call = _Call(op, op.__name__, parameters, given.arguments)
-            draw = _taken() or _decided(call)
+            draw = _take_decision() or _decide(call)
             if draw is None or draw.axis is None:
                 return op(*args, **kwargs)
-            numbers = kinds.draw_marked(lambda: call.of_rows(draw), draw, _is_nested())
+            numbers = kinds.draw_marked(lambda: call.draw_rows(draw), draw, _is_nested())
             part = batch.current()
             # _judge_draws finds out later how these numbers are laid out (Draw.outer).
             if (
@@ -131,7 +131,7 @@ def key_of_whole(prepare: Any) -> Any:
             return prepare(self, shape)
         with threads.inside(_local, inside=True):
             call = _Call(prepare, "stateless_by_generator", _NONE, {"shape": shape})
-            draw = _decided(call)
+            draw = _decide(call)
             if draw is not None and draw.axis is not None:
                 shape = call.whole_shape(draw)
             found = prepare(self, shape)
@@ -157,7 +157,7 @@ def traced_per_step(make: Any) -> Any:
     return context
 
 
-def _taken() -> Draw | None:
+def _take_decision() -> Draw | None:
     """The decision for the numbers that a generator draws now."""
     decided = getattr(_local, "decided", ())
     _local.decided = ()
@@ -208,7 +208,7 @@ class _Call:
     def __init__(self, op: Any, name: str, parameters: _Parameters, given: dict[str, Any]) -> None:
         self.op, self.name, self.parameters, self.given = op, name, parameters, given
         for argument in (*parameters.like_result, *parameters.first, parameters.logits,
-                         parameters.behind):  # fmt: skip
+                         parameters.trailing):  # fmt: skip
             if argument:
                 given[argument] = tf.convert_to_tensor(given[argument])
         if not parameters.logits:
@@ -226,8 +226,8 @@ class _Call:
             each = None if numbers is None else int(numbers)
             return [self.given[self.parameters.logits].shape[0], each]
         shape = tensor_util.constant_value_as_shape(self.shape)
-        if self.parameters.behind and shape.rank is not None:
-            shape = shape.concatenate(self.given[self.parameters.behind].shape)
+        if self.parameters.trailing and shape.rank is not None:
+            shape = shape.concatenate(self.given[self.parameters.trailing].shape)
         return None if shape.rank is None else list(shape)
 
     def numbers(self, analysis: kinds.Analysis) -> list[Any] | None:
@@ -237,10 +237,10 @@ class _Call:
             dims = analysis.dims(given[parameters.logits])
             return None if dims is None else [dims[0], sizes.ONE]
         found = analysis.numbers(self.shape)
-        if found is None or not parameters.behind:
+        if found is None or not parameters.trailing:
             return found
-        behind = analysis.dims(given[parameters.behind])
-        return None if behind is None else [*found, *behind]
+        trailing = analysis.dims(given[parameters.trailing])
+        return None if trailing is None else [*found, *trailing]
 
     def takes_rows(self, analysis: kinds.Analysis, axis: int, rank: int) -> bool:
         """Whether each parameter is constant, or has one value per sample along `axis`."""
@@ -256,7 +256,7 @@ class _Call:
         places = dict.fromkeys(parameters.first, axis)
         if parameters.logits:
             places[parameters.logits] = axis
-        for name in (*parameters.like_result, parameters.behind):
+        for name in (*parameters.like_result, parameters.trailing):
             if name:
                 places[name] = axis - rank + int(self.given[name].shape.rank)
         return places
@@ -268,7 +268,7 @@ class _Call:
         count = self.shape.shape[0]
         if axis < count:
             return self.shape[axis]
-        return tf.shape(self.given[self.parameters.behind], self.shape.dtype)[axis - count]
+        return tf.shape(self.given[self.parameters.trailing], self.shape.dtype)[axis - count]
 
     def whole_shape(self, draw: Draw) -> Any:
         """`shape` for the whole batch.
@@ -280,31 +280,31 @@ class _Call:
         if _knows_no_rows():
             return tf.constant([_STREAM_STRIDE], tf.int64)
         _, whole = _extent(self.own(axis), draw.factor, self.shape.dtype)
-        return _with(self.shape, axis, whole)
+        return _with_length(self.shape, axis, whole)
 
-    def of_rows(self, draw: Draw) -> Any:
+    def draw_rows(self, draw: Draw) -> Any:
         """This rank's rows of the op's draw for the whole batch, or, if it is unknown which these
         are, numbers of its own."""
         axis = draw.axis
         assert axis is not None
         if _knows_no_rows() and not compiled.is_compiled():
-            return self.op(**_apart(dict(self.given)))
+            return self.op(**_on_own_stream(dict(self.given)))
         own = self.own(axis)
         start, whole = _extent(own, draw.factor, self.shape.dtype)
         if axis == 0 and draw.outer == 1 and not compiled.is_compiled():
             stateful = _in_graph_of_step()
-            drawn = philox.of_rows(self.op, self.given, self.shape, start, whole, stateful)
+            drawn = philox.draw_rows(self.op, self.given, self.shape, start, whole, stateful)
             if drawn is not None:
                 return self._shaped(drawn)
         given = dict(self.given)
         if "shape" in given and axis < (self.shape.shape[0] or 0):
-            given["shape"] = _with(self.shape, axis, whole)
+            given["shape"] = _with_length(self.shape, axis, whole)
         num_dims = len(self.static or ()) or int(self.shape.shape[0])
         for name, place in self._places(axis, num_dims).items():
             # A length of 1 is broadcast, unless this rank has a single sample.
             length = given[name].shape[place] if place >= 0 else None
             if place >= 0 and (length != 1 or (isinstance(own, int) and own == 1)):
-                given[name] = _of_whole(given[name], place, start, whole)
+                given[name] = _pad_to_whole(given[name], place, start, whole)
         drawn = self.op(**given)
         if draw.outer > 1:
             # The rows of each of `outer` whole batches, one after another.
@@ -328,12 +328,12 @@ def _shape_tensor(shape: Any) -> Any:
     return tf.convert_to_tensor(shape)
 
 
-def _with(shape: Any, axis: int, length: Any) -> Any:
+def _with_length(shape: Any, axis: int, length: Any) -> Any:
     length = tf.reshape(tf.cast(length, shape.dtype), [1])
     return tf.concat([shape[:axis], length, shape[axis + 1 :]], 0)
 
 
-def _of_whole(parameter: Any, axis: int, start: Any, whole: Any) -> Any:
+def _pad_to_whole(parameter: Any, axis: int, start: Any, whole: Any) -> Any:
     """An argument padded to all samples: this rank's rows in their places, the others unused."""
     mine = tf.shape(parameter, tf.int64)[axis]
     places = tf.range(tf.cast(whole, tf.int64)) - tf.cast(start, tf.int64)
@@ -361,10 +361,10 @@ def _knows_no_rows() -> bool:
     return batch.current() is None and scope.own_rows() is None
 
 
-def _apart(given: dict[str, Any]) -> dict[str, Any]:
+def _on_own_stream(given: dict[str, Any]) -> dict[str, Any]:
     """Arguments that make an op draw different numbers on each rank."""
     if "counter" in given:
-        given["counter"] = philox.further(
+        given["counter"] = philox.advance(
             tf.convert_to_tensor(given["counter"]), group.rank * _STREAM_STRIDE
         )
     elif "seed2" in given:
@@ -391,7 +391,7 @@ def _is_nested() -> bool:
 # Which dimension is that of the samples
 
 
-def _decided(call: _Call) -> Draw | None:
+def _decide(call: _Call) -> Draw | None:
     """Which dimension of the draw is that of samples. Notes it in the analysis, if there is one."""
     part = batch.current()
     if part is None:

@@ -31,7 +31,7 @@ _STATEFUL = {
 PHILOX, _BY_DEVICE = 1, 3  # algorithms
 
 
-def of_rows(
+def draw_rows(
     op: Any, given: dict[str, Any], shape: Any, first: Any, whole: Any, stateful: bool
 ) -> Any:
     """The draw of `op` of `shape` for rows from `first` on, of `whole` rows in one process.
@@ -61,7 +61,7 @@ def of_rows(
     in_group = 16 // max(dtype.size, 4)  # of 128 bits
     start = tf.cast(first, tf.int64) * row
     steps = start // in_group * (_STEPS[op.__name__] * in_group or 1)
-    given = {**given, "counter": further(tf.convert_to_tensor(given["counter"]), steps)}
+    given = {**given, "counter": advance(tf.convert_to_tensor(given["counter"]), steps)}
     if known is not None and known % in_group == 0:
         return op(**given)
     count = tf.cast(shape[0], tf.int64) * row
@@ -81,10 +81,10 @@ def _stateless(name: str, given: dict[str, Any], numbers: Any) -> tuple[Any, Any
             seed=int(given["seed"] or 0),
             seed2=int(given["seed2"] or 0),
         )
-    return _of_key(name, given, key, counter)
+    return _stateless_call(name, given, key, counter)
 
 
-def _of_key(name: str, given: dict[str, Any], key: Any, counter: Any) -> tuple[Any, Any]:
+def _stateless_call(name: str, given: dict[str, Any], key: Any, counter: Any) -> tuple[Any, Any]:
     from tensorflow.python.ops import gen_stateless_random_ops_v2
 
     arguments = {"shape": given["shape"], "key": key, "counter": counter, "alg": PHILOX}
@@ -99,9 +99,9 @@ def is_counted(name: str) -> bool:
     return name in _STATEFUL
 
 
-def called(name: str, given: dict[str, Any], key: Any, counter: Any) -> Any:
+def draw_by_key(name: str, given: dict[str, Any], key: Any, counter: Any) -> Any:
     """The draw of such an op from a key and a counter."""
-    op, arguments = _of_key(name, given, key, counter)
+    op, arguments = _stateless_call(name, given, key, counter)
     return op(**arguments)
 
 
@@ -111,7 +111,7 @@ def full_ints(shape: list[int], key: Any, counter: Any, dtype: Any) -> Any:
     return ops.stateless_random_uniform_full_int_v2(shape, key, counter, PHILOX, dtype)
 
 
-def further(counter: Any, steps: Any) -> Any:
+def advance(counter: Any, steps: Any) -> Any:
     """A 128-bit counter, in two words, the lower first, advanced by `steps`."""
     steps = tf.cast(steps, counter.dtype)
     low = counter[0] + steps

@@ -16,7 +16,7 @@ def part(total: int) -> tuple[int, int]:
     return rank * each + min(rank, more), (rank + 1) * each + min(rank + 1, more)
 
 
-def of_all_ranks(numbers: list[int], name: str) -> np.ndarray[Any, Any]:
+def gather_numbers(numbers: list[int], name: str) -> np.ndarray[Any, Any]:
     """Concatenates the ranks' numbers in rank order; all ranks must call this."""
     mine = np.array(numbers, np.int64)
     if not group.connected():

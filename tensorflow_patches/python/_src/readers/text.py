@@ -44,13 +44,15 @@ def read(path: str, delimiter: str = ",", header: bool = False) -> Rows:
         block = min(max(each, _MIN_BLOCK), _MAX_BLOCK)
         blocks = -(-size // block)
         lines = _count(file, begin, size, block, parts.part(blocks))
-        everyone = [int(n) for n in parts.of_all_ranks(lines, f"lines of {os.path.basename(path)}")]
+        everyone = [
+            int(n) for n in parts.gather_numbers(lines, f"lines of {os.path.basename(path)}")
+        ]
         starts = [0]  # line ends before each block
         for number in everyone:
             starts.append(starts[-1] + number)
         total = starts[-1] + _unended(file, begin + size, size)
         first, last = parts.part(total)
-        text = _of_rows(file, begin, size, block, starts, first, last)
+        text = _read_rows(file, begin, size, block, starts, first, last)
     return Rows(_parse(text, path, first, delimiter, bool(header)), first, total)
 
 
@@ -92,7 +94,7 @@ def _unended(file: Any, end: int, size: int) -> int:
     return int(file.read(1) != b"\n")
 
 
-def _of_rows(
+def _read_rows(
     file: Any, begin: int, size: int, block: int, starts: list[int], first: int, last: int
 ) -> bytes:
     """The text of the rows from `first` up to, but not including, `last`."""

@@ -15,7 +15,7 @@ _WHOLE, _SHARED = "tf/files/test_whole_files.py", "tf/files/test_shared_calls.py
 PYTHON = (
     Row("random:Random.seed", How.WRAP, host.seeding,
         "unseeded generators are the same on all ranks", _DRAWS, DRAWS),
-    Row("random:seed", How.WRAP, host.of_instance,
+    Row("random:seed", How.WRAP, host.seed_of_instance,
         "the module's function, bound to the original seed", _DRAWS, DRAWS),
     Row("numpy.random.bit_generator:randbits", How.WRAP, host.drawing_bits,
         "entropy of unseeded generators is the same on all ranks", _DRAWS, DRAWS),

@@ -45,7 +45,7 @@ def moments(own_moments: Any) -> Any:
     """Wraps BatchNormalizationBase._moments."""
 
     def over_ranks(self: Any, inputs: Any, axes: Any, keep_dims: bool, mask: Any = None) -> Any:
-        found = batch_norm.of_layer(self, inputs, axes, mask)
+        found = batch_norm.layer_moments(self, inputs, axes, mask)
         if found is None:
             return own_moments(self, inputs, axes, keep_dims, mask)
         return found[:2] if keep_dims else tuple(tf.squeeze(one, axes) for one in found[:2])
@@ -62,7 +62,7 @@ def fused(original: Any) -> Any:
         if constant(training):
             axes = [axis for axis in range(inputs.shape.rank) if axis not in self.axis]
             own = functools.partial(_moments_of_part, inputs, self._data_format)
-            found = batch_norm.of_layer(self, inputs, axes, own=own)
+            found = batch_norm.layer_moments(self, inputs, axes, own=own)
         if found is None:
             return original(self, inputs, mask, training)
         epsilon = max(self.epsilon, _MIN_EPSILON)

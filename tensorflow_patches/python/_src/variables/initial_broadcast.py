@@ -100,9 +100,9 @@ def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = (
     """
     with threads.inside(busy, on=True), tf.init_scope():
         # Handle ids increase with creation, so this is program order on every rank.
-        ordered = sorted(handles, key=states.creation)
+        ordered = sorted(handles, key=states.creation_number)
         roles = {id(handle): "trained" for handle in trained}
-        found = [states.of_handle(handle, roles.get(id(handle), "other")) for handle in ordered]
+        found = [states.state_of(handle, roles.get(id(handle), "other")) for handle in ordered]
         late = sum(state is None and states.is_uninitialized(handle)
                    for handle, state in zip(ordered, found))  # fmt: skip
         known = [state for state in found if state is not None]
@@ -134,7 +134,7 @@ def _replicas(handles: Iterable[Any]) -> tuple[Any, dict[str, Any]]:
         for handle in handles
         if naming.handle_name(handle)[1] in states.on_all_ranks
     }
-    return replica_check.of(list(found)), found
+    return replica_check.replicas_of(list(found)), found
 
 
 def _compare_replicas(known: tuple[Any, dict[str, Any]]) -> None:

@@ -67,7 +67,7 @@ def mark_synchronized() -> None:
     _caught_up += 1
 
 
-def of(names: Sequence[str]) -> Replicas | None:
+def replicas_of(names: Sequence[str]) -> Replicas | None:
     """The Replicas of these variables; None if they are not compared."""
     if _check_interval() == 0 or group.size == 1 or not names:
         return None

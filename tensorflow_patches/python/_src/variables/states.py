@@ -107,7 +107,7 @@ def is_uninitialized(handle: Any) -> bool:
     )
 
 
-def of_handle(handle: Any, role: str) -> State | None:
+def state_of(handle: Any, role: str) -> State | None:
     """The State of a variable; None if it is not a variable, has no value, or is a random state."""
     dtype = _synchronizable_dtype(handle)
     if dtype is None or is_uninitialized(handle):
@@ -132,6 +132,6 @@ def of_handle(handle: Any, role: str) -> State | None:
     return State(f"{debug_name} {role} {dtype.name} {shape}", read, write, mark, large)
 
 
-def creation(handle: Any) -> int:
+def creation_number(handle: Any) -> int:
     number = naming.handle_name(handle)[1].rpartition("/")[2]
     return int(number) if number.isdigit() else -1

@@ -5,4 +5,4 @@ from tensorflow.mpi._src.horovod import callbacks
 from tensorflow.mpi._src.horovod.elastic import TensorFlowKerasState as KerasState  # noqa: F401
 from tensorflow.mpi._src.horovod.elastic import run  # noqa: F401
 
-globals().update(callbacks.of(keras, __name__, callbacks.OF_ELASTIC))
+globals().update(callbacks.make(keras, __name__, callbacks.OF_ELASTIC))

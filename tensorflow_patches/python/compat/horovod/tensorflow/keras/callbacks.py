@@ -3,4 +3,4 @@
 from tensorflow import keras
 from tensorflow.mpi._src.horovod import callbacks
 
-globals().update(callbacks.of(keras, __name__, callbacks.OF_TRAINING))
+globals().update(callbacks.make(keras, __name__, callbacks.OF_TRAINING))
