@@ -1,28 +1,7 @@
-"""Makes few programs and libraries of many files.
-
-The headers are half of the time of compiling a test, and linking takes longer than running most.
-"""
+"""Links many test files into few programs, because linking takes longer than running most tests."""
 
 load("@rules_cc//cc:defs.bzl", "cc_test")
-
-def joined(name, files):
-    """Returns the sources of `name`: one, which contains all of `files`.
-
-    The names in the files' unnamed namespaces must therefore be distinct.
-    """
-    if len(files) == 1:
-        return files
-    native.genrule(
-        name = name + "_source",
-        testonly = True,
-        srcs = files,
-        outs = [name + "_source.cc"],
-        cmd = """for file in $(SRCS); do
-            echo "#line 1 \\"$$file\\""
-            cat $$file
-        done >$@""",
-    )
-    return [name + "_source.cc"]
+load("//tensorflow_patches:joined.bzl", "joined")
 
 def room_tests(sources, one_thread, gpu, gpu_deps, alone, deps, **attributes):
     """Defines two programs per room: ROOM_test, with threads, and ROOM_one_thread_test, without.

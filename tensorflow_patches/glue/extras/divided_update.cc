@@ -25,7 +25,6 @@ int OwnerOf(int64_t index, int ranks) {
   return static_cast<int>((mixed >> 32) * static_cast<uint64_t>(ranks) >> 32);
 }
 
-constexpr size_t kLine = 64;
 // The rows of a large table are not in any cache.
 constexpr int64_t kRowsAhead = 8;
 constexpr size_t kMaxAhead = 1024;  // bytes of each row
@@ -110,7 +109,7 @@ void DividedUpdate::Begin(const std::vector<int64_t>& rows, int) {
 void DividedUpdate::Prefetch(int64_t place) const {
   for (const State& state : states_) {
     const char* const row = Row(state, place);
-    for (size_t i = 0; i < std::min(state.row_bytes, kMaxAhead); i += kLine) {
+    for (size_t i = 0; i < std::min(state.row_bytes, kMaxAhead); i += kLineBytes) {
       __builtin_prefetch(row + i);
     }
   }

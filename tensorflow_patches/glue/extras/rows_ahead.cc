@@ -10,7 +10,6 @@ using tensorflow::Tensor;
 
 namespace {
 
-constexpr int64_t kLine = 64;
 // Bytes per block. In wide rows the processor prefetches by itself, and more data would evict what
 // was read first.
 constexpr int64_t kMaxTouched = 256 << 10;
@@ -24,7 +23,7 @@ void Touch(const Tensor& table, const Tensor& indices) {
   const Index* const index = indices.flat<Index>().data();
   for (int64_t i = 0; i < indices.NumElements(); ++i) {
     if (index[i] < 0 || index[i] >= rows) continue;
-    for (int64_t byte = 0; byte < row_bytes; byte += kLine) {
+    for (int64_t byte = 0; byte < row_bytes; byte += kLineBytes) {
       static_cast<void>(*static_cast<const volatile char*>(data + index[i] * row_bytes + byte));
     }
   }

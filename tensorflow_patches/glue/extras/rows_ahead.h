@@ -13,6 +13,8 @@
 
 namespace tfmpi {
 
+inline constexpr int64_t kLineBytes = 64;  // of the processor's caches
+
 // Rows per block; with this size each slice of values and indices is as well aligned as the whole.
 inline constexpr int64_t kBlockOfRows = 128;
 

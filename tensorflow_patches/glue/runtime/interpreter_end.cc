@@ -14,7 +14,7 @@ namespace tfmpi {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 constexpr milliseconds kLook(100);
 constexpr double kIdleShare = 0.02;  // of a processor: TensorFlow's own threads sometimes wake up
@@ -38,17 +38,17 @@ void LimitInterpreterEnd(int code, milliseconds patience, std::string line) {
   if (is_finalizing == nullptr) return;
   std::thread([is_finalizing, code, patience, line = std::move(line)] {
     while (!is_finalizing()) std::this_thread::sleep_for(kLook);
-    Clock::time_point since = Clock::now();
+    SteadyClock::time_point since = SteadyClock::now();
     double used = ProcessorSeconds();
     for (;;) {
       std::this_thread::sleep_for(kLook);
-      const double waited = std::chrono::duration<double>(Clock::now() - since).count();
-      if (Clock::now() - since < patience) continue;
+      const double waited = std::chrono::duration<double>(SteadyClock::now() - since).count();
+      if (SteadyClock::now() - since < patience) continue;
       if (ProcessorSeconds() - used < kIdleShare * waited) {
         if (!line.empty()) std::fprintf(stderr, "%s\n", line.c_str());
         _exit(code);
       }
-      since = Clock::now();
+      since = SteadyClock::now();
       used = ProcessorSeconds();
     }
   }).detach();

@@ -36,13 +36,13 @@ bool Is(const Instruction& instruction, xla::HloOpcode opcode) {
   return instruction.opcode() == xla::HloOpcodeString(opcode);
 }
 
-const Instruction& Operand(xla::XlaBuilder* builder, const Instruction& instruction, int place) {
+const Instruction& OperandOf(xla::XlaBuilder* builder, const Instruction& instruction, int place) {
   return *XlaBuilderFriend::GetInstructionByHandle(builder, instruction.operand_ids(place));
 }
 
 bool IsOfScalar(xla::XlaBuilder* builder, const Instruction& instruction) {
   return Is(instruction, xla::HloOpcode::kBroadcast) &&
-         Operand(builder, instruction, 0).shape().dimensions_size() == 0;
+         OperandOf(builder, instruction, 0).shape().dimensions_size() == 0;
 }
 
 // The factor by which the rows of an average are multiplied.
@@ -61,12 +61,12 @@ std::optional<Factor> FactorOf(xla::XlaBuilder* builder, XlaOp updates, XlaOp ro
   for (const Instruction* at = XlaBuilderFriend::GetInstruction(updates); at->id() != end;) {
     if (Is(*at, xla::HloOpcode::kNegate)) {
       factor.negative = !factor.negative;
-      at = &Operand(builder, *at, 0);
+      at = &OperandOf(builder, *at, 0);
     } else if (Is(*at, xla::HloOpcode::kMultiply) && factor.instruction == Factor::kOne) {
-      const int scalar = IsOfScalar(builder, Operand(builder, *at, 0)) ? 0 : 1;
-      if (!IsOfScalar(builder, Operand(builder, *at, scalar))) return std::nullopt;
-      factor.instruction = Operand(builder, *at, scalar).operand_ids(0);
-      at = &Operand(builder, *at, 1 - scalar);
+      const int scalar = IsOfScalar(builder, OperandOf(builder, *at, 0)) ? 0 : 1;
+      if (!IsOfScalar(builder, OperandOf(builder, *at, scalar))) return std::nullopt;
+      factor.instruction = OperandOf(builder, *at, scalar).operand_ids(0);
+      at = &OperandOf(builder, *at, 1 - scalar);
     } else {
       return std::nullopt;
     }
