@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -117,12 +118,17 @@ def cases(
         return fit(Penalty().ready())
 
     class Turns(Steps):
-        """Counts its steps in Python and alternates."""
+        """Counts its steps in Python and alternates; draws from a generator of its own."""
 
         turn = 0
 
+        def __init__(self) -> None:
+            super().__init__()
+            self.drawn = np.random.RandomState(5)
+
         def train_step(self, data: Any) -> Any:
             x, y = data
+            x *= 1 + self.drawn.rand()
             with tf.GradientTape() as tape:
                 errors = tf.square(y - self(x, training=True))
                 mean = tf.reduce_mean(errors)

@@ -16,8 +16,10 @@ TF_MPI_LOG_LEVEL=debug shows each plan.
 from __future__ import annotations
 
 import contextlib
+import copy
 import random
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -31,6 +33,7 @@ from tensorflow.mpi._src.variables import unwrap
 
 _PLANS = "_tf_mpi_plans"  # attribute of a model: its plans by key
 _CURRENT = "_tf_mpi_plan"  # attribute of a model: the plan of the last call, by step
+_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
 
 
@@ -190,9 +193,10 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Findings:
 def only_traced(model: Any, counted: list[str] | None = None) -> Iterator[None]:
     """Restores Python state after a trace of `model` that one process does not make.
 
-    That is the states of random and NumPy, the attributes of the model and its layers that are
-    numbers, and the contents of the model's public lists, dicts and sets, to which a step may
-    append tensors. Layers that the trace builds stay built, and keep the state that building sets.
+    That is the states of random and NumPy; random generators in attributes of the model and its
+    layers, or global in their modules; their attributes that are numbers; and the contents of the
+    model's public lists, dicts and sets, to which a step may append tensors. Layers that the trace
+    builds stay built, and keep the state that building sets.
 
     Args:
       counted: receives the names of the model's own attributes that the trace has changed.
@@ -203,7 +207,8 @@ def only_traced(model: Any, counted: list[str] | None = None) -> Iterator[None]:
         (one, kept, _is_built(one)) for one in _layers_and_tracked(model) if (kept := _numbers(one))
     ]
     try:
-        yield
+        with _copies_of_generators([model, *_layers_and_tracked(model)]):
+            yield
     finally:
         random.setstate(generator_states[0])
         np.random.set_state(generator_states[1])
@@ -216,6 +221,28 @@ def only_traced(model: Any, counted: list[str] | None = None) -> Iterator[None]:
                 owner.__dict__.update(before)
         if counted is not None:
             counted += changed
+
+
+@contextlib.contextmanager
+def _copies_of_generators(owners: list[Any]) -> Iterator[None]:
+    """Replaces random generators in the attributes of `owners`, and in their modules, by copies."""
+    modules = {type(one).__module__: None for one in owners}
+    held = [
+        vars(one) for one in (*owners, *map(sys.modules.get, modules)) if hasattr(one, "__dict__")
+    ]
+    found = [
+        (attributes, name, value)
+        for attributes in held
+        for name, value in attributes.items()
+        if isinstance(value, _GENERATORS) and not isinstance(value, random.SystemRandom)
+    ]
+    for attributes, name, generator in found:
+        attributes[name] = copy.deepcopy(generator)
+    try:
+        yield
+    finally:
+        for attributes, name, generator in found:
+            attributes[name] = generator
 
 
 def _is_built(owner: Any) -> bool:
