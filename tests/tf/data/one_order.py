@@ -136,6 +136,7 @@ def drawn(function: Any) -> dict[str, Any]:
         "known": known,
         "numbers": [passes[:8], passes[8:], [float(number) for number in dataset]],
         "wall": determinism.why_not_delayed(dataset._map_func),
+        "name": dataset._map_func._func.__name__,
     }
 
 

@@ -41,10 +41,16 @@ def test_different_numbers_of_batches_are_reported(feeds):
 
 
 def test_a_map_that_draws_in_order_is_reported_with_a_remedy(feeds, said, monkeypatch):
-    monkeypatch.setattr(feeds.streams.determinism, "draws_in_order", lambda _: "augment")
+    determinism = feeds.streams.determinism
+    made_by_python: list[str] = []
+    monkeypatch.setattr(determinism, "draws_in_order", lambda _: "augment")
+    monkeypatch.setattr(determinism, "is_made_by_python", lambda _: bool(made_by_python))
     feeds.streams._warn_of_ordered_draws("fit", None)
     assert said[0].startswith("fit: map 'augment' draws random numbers sample by sample, so rank 0")
     assert "With num_parallel_calls=tf.data.AUTOTUNE in that map" in said[0]
+    made_by_python.append("the ranks would still not share the work")
+    feeds.streams._warn_of_ordered_draws("fit", None)
+    assert len(said) == 1
 
 
 def test_python_that_yields_other_data_than_rank_0s_is_reported(feeds, said):

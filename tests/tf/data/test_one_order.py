@@ -48,6 +48,7 @@ def test_a_parallel_map_draws_per_sample(ranks):
     for name, found in first.items():
         assert found["known"] is not None, f"rank 0 would send: {name}"
         assert found["wall"] is None, f"not applied to own samples only: {name}"
+        assert found["name"] == ("one_of_two" if name == "branch" else "<lambda>"), "for messages"
         numbers = [number for one in found["numbers"] for number in one]
         assert len(set(numbers)) > 12, f"{name} has 24 draws, different in each pass"
 

@@ -460,7 +460,7 @@ def _plan(dataset: Any, divided: set[int]) -> str:
 
 def _described(wall: Wall) -> tuple[str, str]:
     if transformations.is_map(wall.dataset):
-        return f"map {_function_name(wall.dataset)}", str(wall.why)
+        return f"map {_function_name(wall.dataset) or 'of TensorFlow'}", str(wall.why)
     name = transformations.name(wall.dataset)
     if name == "padded_batch":
         return "padded_batch()", "pads to the longest sample of a batch"

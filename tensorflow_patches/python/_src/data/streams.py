@@ -140,15 +140,21 @@ def _warn_of_different_data(what: str, kind: str) -> None:
 
 def _warn_of_ordered_draws(what: str, dataset: Any) -> None:
     """Reports a sequential random map, and what num_parallel_calls would gain."""
-    name = determinism.draws_in_order(dataset)
+    name = drawn_in_order(dataset)
     if name is not None:
         log.once(
-            f"{what}: map '{name}' draws random numbers sample by sample, so rank 0 alone runs the "
-            "pipeline, with one process's numbers, and sends the samples. With num_parallel_calls="
+            f"{what}: map '{name}' draws random numbers sample by sample, so rank 0's samples, "
+            "with one process's numbers, are sent to all ranks. With num_parallel_calls="
             "tf.data.AUTOTUNE in that map, each rank draws for its own samples; unless you set a "
             "seed, the numbers then differ from run to run",
             key="draws in order",
         )
+
+
+def drawn_in_order(dataset: Any) -> str | None:
+    """The map whose draws, and not Python code, are why rank 0's samples are sent; None if none."""
+    made_by_python = determinism.is_made_by_python(dataset)
+    return None if made_by_python else determinism.draws_in_order(dataset)
 
 
 def _check_amounts(what: str, amounts: list[Any]) -> None:
