@@ -277,7 +277,7 @@ TEST_F(EngineTest, RequestsThatMakeNoSenseEndAtOnceOnTheirRank) {
       {&complex, "allreduce max is not defined for complex64"},
       {&scalar, "allgather needs a tensor of rank 1 or more"},
       {&root, "broadcast 'r' from rank 2, but there are 2 ranks"},
-      {&negative, "broadcast 'n' from rank -1 of 2"},
+      {&negative, "broadcast 'n' from rank -1, but there are 2 ranks"},
       {&rows, "allgather is not supported for GPU memory"},
   };
   for (const auto& [request, message] : refused) {
