@@ -73,7 +73,7 @@ class Engine {
   // At most one of Join and Leave is called, once, by one thread.
   //
   // This rank has no more requests. Waits until that is true for every rank, contributing zeros to
-  // the others' averages, then leaves the group. No request may be submitted after it.
+  // the others' averages, then leaves the group. Requests submitted after this call fail.
   Status Join();
   // This rank stops with an error: every other rank's requests fail with `reason`. Waits up to
   // `grace` for the coordinator to receive it.

@@ -46,15 +46,19 @@ class Queue {
   // held, and never after Close.
   explicit Queue(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  // Appends a ticket per request, unless `tickets` is null. Once the queue is closed it leaves
+  // Appends a ticket per request, unless `tickets` is null. After AskToJoin or Close it leaves
   // `requests` unchanged and returns false.
   bool Push(std::vector<Request>* requests, std::vector<Ticket>* tickets) {
-    return Change([&] {
+    bool pushed = false;
+    Change([&] {
+      pushed = !join_asked_;
+      if (!pushed) return;
       for (Request& request : *requests) {
         drained_.submissions.push_back({++last_ticket_, std::move(request)});
         if (tickets != nullptr) tickets->push_back(last_ticket_);
       }
     });
+    return pushed;
   }
 
   void PushWithdrawal(Ticket ticket) {
@@ -105,8 +109,7 @@ class Queue {
   friend class Inspector;  // tests/core/simulation
 
   void Ask(std::atomic<bool>* what) {
-    *what = true;
-    Change([] {});
+    Change([what] { *what = true; });
   }
 
   template <typename Body>

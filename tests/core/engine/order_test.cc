@@ -219,6 +219,8 @@ TEST_F(OrderTest, JoinWaitsForWhatIsPending) {
   Ending first = Submit(ranks[0], MakeRequest(job, &in[0], &out[0]));
   std::thread joining([&] { EXPECT_TRUE(ranks[0].Join().ok()); });
   std::this_thread::sleep_for(milliseconds(50));
+  Ending late = Submit(ranks[0], MakeBarrier("late"));
+  EXPECT_EQ(late.wait_for(milliseconds(0)), std::future_status::ready);
   Ending second = Submit(ranks[1], MakeRequest(job, &in[1], &out[1]));
   EXPECT_TRUE(Await(first).ok());
   EXPECT_TRUE(Await(second).ok());

@@ -2,6 +2,7 @@
 
 errors_ends.py WAY RANK            that rank (-1: all) ends in a way of ENDS; prints AT, the time
 errors_ends.py exit                the exit function of rank 0 raises; prints AT, the time
+errors_ends.py daemon              daemon threads train on when the script has ended
 errors_ends.py stall               rank 1 is late, then rank 0; then all continue
 errors_ends.py same                every rank has the same data
 errors_ends.py clustered           for XLA's auto-clustering
@@ -170,6 +171,23 @@ def exit_function() -> None:
         tf.mpi.barrier()
 
 
+def daemon() -> None:
+    """A thread trains on when the script has ended."""
+
+    def train() -> None:
+        model = Model()
+        with tf.GradientTape():
+            tf.reduce_sum(model.variable)
+        while True:
+            model.step()
+            steps.append(1)
+
+    steps: list[int] = []
+    threading.Thread(target=train, name="trainer", daemon=True).start()
+    while len(steps) < 10:
+        time.sleep(0.01)
+
+
 def meet() -> None:
     """A barrier, however far apart the ranks are: if one gives up, all do."""
     while True:
@@ -239,6 +257,8 @@ def main() -> None:
         stop(MODE, int(sys.argv[2]))
     elif MODE == "exit":
         exit_function()
+    elif MODE == "daemon":
+        daemon()
     elif MODE == "stall":
         stall()
     elif MODE == "same":

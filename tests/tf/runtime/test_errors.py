@@ -166,6 +166,12 @@ def test_a_rank_whose_exit_function_fails_keeps_no_other_waiting(launch, scripts
     assert "ends, because rank 0/2 has stopped: ValueError: " in run.stderr[1]
 
 
+@pytest.mark.full
+def test_a_daemon_thread_that_trains_on_does_not_fail_the_job(launch, scripts):
+    run = launch(scripts / "errors_ends.py", args=["daemon"], timeout=90).check()
+    assert "could not end normally" not in "".join(run.stderr)
+
+
 def test_an_error_of_a_graph_is_one_line_with_the_op_and_the_scripts_line():
     class InvalidArgumentError(Exception):
         pass
