@@ -17,12 +17,12 @@ inline int WaitByRealTimeClock(pthread_cond_t* condition, pthread_mutex_t* mutex
   timespec now{};
   timespec real{};
   if (clock_gettime(clock, &now) != 0 || clock_gettime(CLOCK_REALTIME, &real) != 0) return EINVAL;
-  timespec moment{real.tv_sec + until->tv_sec - now.tv_sec,
-                  real.tv_nsec + until->tv_nsec - now.tv_nsec};
-  while (moment.tv_nsec < 0) moment = {moment.tv_sec - 1, moment.tv_nsec + kSecond};
-  while (moment.tv_nsec >= kSecond) moment = {moment.tv_sec + 1, moment.tv_nsec - kSecond};
-  if (moment.tv_sec < 0) moment = {0, 0};
-  return pthread_cond_timedwait(condition, mutex, &moment);
+  timespec deadline{real.tv_sec + until->tv_sec - now.tv_sec,
+                    real.tv_nsec + until->tv_nsec - now.tv_nsec};
+  while (deadline.tv_nsec < 0) deadline = {deadline.tv_sec - 1, deadline.tv_nsec + kSecond};
+  while (deadline.tv_nsec >= kSecond) deadline = {deadline.tv_sec + 1, deadline.tv_nsec - kSecond};
+  if (deadline.tv_sec < 0) deadline = {0, 0};
+  return pthread_cond_timedwait(condition, mutex, &deadline);
 }
 
 }  // namespace tfmpi

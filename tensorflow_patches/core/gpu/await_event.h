@@ -45,11 +45,11 @@ inline Status Fatal(const Status& status) {
 }
 
 // Messages for `late`.
-inline std::string NotCome(const std::string& what, const Gpu& gpu) {
+inline std::string NotArrived(const std::string& what, const Gpu& gpu) {
   return what + " has not arrived from " + gpu.description() +
          ", which is busy with earlier work, or hangs";
 }
-inline std::string StandsStill(const Gpu& gpu) {
+inline std::string StillBusy(const Gpu& gpu) {
   return gpu.description() + " is busy with earlier work, or hangs";
 }
 

@@ -35,8 +35,8 @@ bool ShareAGpu(const std::vector<DeviceFacts>& ranks) {
 
 }  // namespace
 
-Status TellFromFirst(Transport* transport, int first, void* data, size_t bytes,
-                     TimePoint deadline) {
+Status ShareFirstValue(Transport* transport, int first, void* data, size_t bytes,
+                       TimePoint deadline) {
   const auto size = static_cast<size_t>(transport->topology().size);
   std::vector<char> all(size * bytes);
   const Status status =
@@ -205,7 +205,7 @@ Status GpuReduction::MakeNccl(const GpuMemory& own, bool in_node, bool shares, T
   Status failed;
   if (topology.rank == first) failed = NewNcclId(nccl_, &options.id);
   TFMPI_RETURN_IF_NOT_OK(
-      TellFromFirst(transport_, first, &options.id, sizeof(options.id), deadline));
+      ShareFirstValue(transport_, first, &options.id, sizeof(options.id), deadline));
   if (failed.ok()) failed = ContextOf(own.stream, &options.driver, &options.context);
   failed = AllRanksOk(transport_, failed, deadline);  // or the others would wait for it
   return failed.ok() ? MakeNcclCollectives(nccl_, options, made) : failed;

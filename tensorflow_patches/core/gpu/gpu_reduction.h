@@ -22,8 +22,9 @@
 
 namespace tfmpi {
 
-// Called by all ranks: replaces `data` by that of rank `first`. Ranks may pass different `first`s.
-Status TellFromFirst(Transport* transport, int first, void* data, size_t bytes, TimePoint deadline);
+// Called by all ranks: replaces `data` by that of rank `first`, the same one within a node.
+Status ShareFirstValue(Transport* transport, int first, void* data, size_t bytes,
+                       TimePoint deadline);
 
 class GpuReduction {
  public:

@@ -35,7 +35,7 @@ struct Regrouping {
   int NewRank(int former_rank) const;
 };
 
-// Not ok: another rank has died meanwhile, or did not answer before the deadline.
+// Fails if another rank has died meanwhile, or did not answer before the deadline.
 Status ExchangeReports(Transport* among, const Report& own, const History& history,
                        TimePoint deadline, Regrouping* regrouping);
 

@@ -32,9 +32,9 @@ class Fusion {
                          int contributors, TimePoint deadline);
   Status Broadcast(const FusionEntry& entry, TimePoint deadline);
 
-  // Checks work that GPUs still do after an Allreduce has returned; fails if it has timed out, and
-  // aborts all of it.
+  // Fails if work that GPUs still do after an Allreduce has returned has failed or timed out.
   Status CheckGpus(TimePoint now) { return gpus_.Check(now); }
+  // Call it after a failure, so that no stream waits forever.
   void AbortGpus() { gpus_.Abort(); }
   // Call it before the ranks end together.
   Status DrainGpus(TimePoint deadline) { return gpus_.Drain(deadline); }

@@ -154,8 +154,8 @@ class LocalTransport : public Transport {
     const bool now = ready();
     std::unique_lock<std::mutex> lock(shared_->mutex);
     char& woken = shared_->woken[topology_.rank];
-    const auto stirs = [&] { return woken != 0 || !shared_->inboxes[topology_.rank].empty(); };
-    if (!now) shared_->notified.wait_for(lock, limit, stirs);
+    const auto has_news = [&] { return woken != 0 || !shared_->inboxes[topology_.rank].empty(); };
+    if (!now) shared_->notified.wait_for(lock, limit, has_news);
     woken = 0;
   }
 

@@ -97,21 +97,21 @@ class NodeTransport : public Transport {
   std::string description() const override { return all_->description(); }
 
   Status Send(int peer, const std::string& bytes) override {
-    for (Peer& neighbour : peers_) {
-      if (neighbour.rank != peer) continue;
-      neighbour.channel.Send(bytes);
-      memory_.Notify(neighbour.local_rank);
+    for (Peer& neighbor : peers_) {
+      if (neighbor.rank != peer) continue;
+      neighbor.channel.Send(bytes);
+      memory_.Notify(neighbor.local_rank);
       return Status();
     }
     return all_->Send(peer, bytes);
   }
 
   Status Receive(std::vector<ControlMessage>* inbox) override {
-    for (Peer& neighbour : peers_) {
-      bool moved = neighbour.channel.Flush();
-      ControlMessage message{neighbour.rank, ""};
-      while (neighbour.channel.Receive(&message.bytes, &moved)) inbox->push_back(message);
-      if (moved) memory_.Notify(neighbour.local_rank);
+    for (Peer& neighbor : peers_) {
+      bool moved = neighbor.channel.Flush();
+      ControlMessage message{neighbor.rank, ""};
+      while (neighbor.channel.Receive(&message.bytes, &moved)) inbox->push_back(message);
+      if (moved) memory_.Notify(neighbor.local_rank);
     }
     if (one_node_) return Status();
     const size_t before = inbox->size();
@@ -126,14 +126,14 @@ class NodeTransport : public Transport {
   // wait like this: the first rank reads nothing while it waits, so both would wait forever.
   Status Flush(TimePoint deadline) override {
     if (memory_.rank() != 0) return Status();
-    for (Peer& neighbour : peers_) {
+    for (Peer& neighbor : peers_) {
       SpinWait wait(memory_, SleepState::kBetween, Clock::duration::zero());
-      while (neighbour.channel.Blocked()) {
-        if (neighbour.channel.Flush()) {
-          memory_.Notify(neighbour.local_rank);
+      while (neighbor.channel.Blocked()) {
+        if (neighbor.channel.Flush()) {
+          memory_.Notify(neighbor.local_rank);
           wait.Reset();
         } else if (Clock::now() >= deadline) {
-          return Status(Code::kDeadlineExceeded, "rank " + std::to_string(neighbour.rank) +
+          return Status(Code::kDeadlineExceeded, "rank " + std::to_string(neighbor.rank) +
                                                      " does not read the messages of rank " +
                                                      std::to_string(topology_.rank) +
                                                      ": its process hangs or has died");
@@ -256,11 +256,11 @@ class NodeTransport : public Transport {
 
   bool Readable() const {
     return std::any_of(peers_.begin(), peers_.end(),
-                       [](const Peer& neighbour) { return neighbour.channel.Readable(); });
+                       [](const Peer& neighbor) { return neighbor.channel.Readable(); });
   }
   bool Blocked() const {
     return std::any_of(peers_.begin(), peers_.end(),
-                       [](const Peer& neighbour) { return neighbour.channel.Blocked(); });
+                       [](const Peer& neighbor) { return neighbor.channel.Blocked(); });
   }
 
   Status AllreduceStage(const char* in, char* out, const Reduction& reduction, TimePoint deadline) {

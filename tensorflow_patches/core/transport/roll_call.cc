@@ -11,8 +11,8 @@ constexpr char kHello[] = "tensorflow.mpi hello\n";
 constexpr char kVerdict[] = "tensorflow.mpi verdict\n";  // with nothing after it if all is well
 constexpr char kHeard[] = "tensorflow.mpi heard\n";
 // How long rank 0, about to end with an error, waits for the others to receive it.
-constexpr std::chrono::seconds kFarewell{2};
-constexpr std::chrono::milliseconds kLook{10};
+constexpr std::chrono::seconds kMaxConfirmationWait{2};
+constexpr std::chrono::milliseconds kPollInterval{10};
 constexpr char kUnset[] = "nothing";
 
 bool StartsWith(const std::string& text, const std::string& start) {
@@ -84,9 +84,9 @@ class Caller {
   Status OnRank0() {
     std::vector<std::string> settings(size_);
     settings[0] = options_.settings;
-    std::vector<bool> there(size_, false);
-    there[0] = true;
-    Status status = Hear(Clock::now() + options_.timeout, &there, &settings);
+    std::vector<bool> arrived(size_, false);
+    arrived[0] = true;
+    Status status = ReceiveSettings(Clock::now() + options_.timeout, &arrived, &settings);
     if (status.ok()) {
       const std::string differences = Differences(settings);
       if (!differences.empty()) status = Status(Code::kFailedPrecondition, differences);
@@ -95,14 +95,14 @@ class Caller {
     for (int rank = 1; rank < size_; ++rank) {
       TFMPI_RETURN_IF_NOT_OK(transport_.Send(rank, kVerdict + status.message()));
     }
-    if (!status.ok()) AwaitFarewells();
-    options_.Waits("");
+    if (!status.ok()) AwaitConfirmations();
+    options_.ReportWait("");
     return status;
   }
 
-  Status Elsewhere() {
+  Status OnOtherRanks() {
     TFMPI_RETURN_IF_NOT_OK(transport_.Send(0, kHello + options_.settings));
-    options_.Waits("rank 0 to compare the settings of all ranks");
+    options_.ReportWait("rank 0 to compare the settings of all ranks");
     const TimePoint deadline = Clock::now() + options_.timeout + options_.grace;
     std::vector<ControlMessage> inbox;
     while (inbox.empty()) {
@@ -112,9 +112,9 @@ class Caller {
                       "rank 0 has not compared the settings of all ranks: its process hangs, or "
                       "runs another build of this wheel; install the same wheel on all nodes");
       }
-      if (inbox.empty()) transport_.Wait(kLook, true, [] { return false; });
+      if (inbox.empty()) transport_.Wait(kPollInterval, true, [] { return false; });
     }
-    options_.Waits("");
+    options_.ReportWait("");
     const std::string& answer = inbox.front().bytes;
     if (!StartsWith(answer, kVerdict)) {
       return Status(Code::kFailedPrecondition,
@@ -127,17 +127,18 @@ class Caller {
   }
 
  private:
-  // Waits for the settings of every rank that is not yet `there`.
-  Status Hear(TimePoint deadline, std::vector<bool>* there, std::vector<std::string>* settings) {
+  // Waits for the settings of every rank that is not yet `arrived`.
+  Status ReceiveSettings(TimePoint deadline, std::vector<bool>* arrived,
+                         std::vector<std::string>* settings) {
     std::vector<int> missing;
     while (true) {
       std::vector<int> absent;
       for (int rank = 0; rank < size_; ++rank) {
-        if (!(*there)[rank]) absent.push_back(rank);
+        if (!(*arrived)[rank]) absent.push_back(rank);
       }
       if (absent != missing) {
         missing = absent;
-        options_.Waits(missing.empty() ? "" : NameRanks(missing) + " to send their settings");
+        options_.ReportWait(missing.empty() ? "" : NameRanks(missing) + " to send their settings");
       }
       if (missing.empty()) return Status();
       std::vector<ControlMessage> inbox;
@@ -149,7 +150,7 @@ class Caller {
               NameRanks({message.source}) +
                   " runs another build of this wheel; install the same wheel on all nodes");
         }
-        (*there)[message.source] = true;
+        (*arrived)[message.source] = true;
         (*settings)[message.source] = message.bytes.substr(sizeof kHello - 1);
       }
       if (!inbox.empty()) continue;
@@ -159,18 +160,19 @@ class Caller {
                           " did not answer after MPI had started: a process hangs, or runs "
                           "another build of this wheel; install the same wheel on all nodes");
       }
-      transport_.Wait(kLook, true, [] { return false; });
+      transport_.Wait(kPollInterval, true, [] { return false; });
     }
   }
 
-  // Waits until the others have received the reason why this rank ends, but at most kFarewell.
-  void AwaitFarewells() {
-    const TimePoint deadline = Clock::now() + kFarewell;
+  // Waits until the others have received the reason why this rank ends, at most
+  // kMaxConfirmationWait.
+  void AwaitConfirmations() {
+    const TimePoint deadline = Clock::now() + kMaxConfirmationWait;
     for (int heard = 1; heard < size_ && Clock::now() < deadline;) {
       std::vector<ControlMessage> inbox;
       if (!transport_.Receive(&inbox).ok()) return;
       for (const ControlMessage& message : inbox) heard += StartsWith(message.bytes, kHeard);
-      if (inbox.empty()) transport_.Wait(kLook, true, [] { return false; });
+      if (inbox.empty()) transport_.Wait(kPollInterval, true, [] { return false; });
     }
   }
 
@@ -214,7 +216,7 @@ std::string Differences(const std::vector<std::string>& settings) {
 
 Status RollCall(Transport* transport, const RollCallOptions& options) {
   Caller caller(transport, options);
-  return transport->topology().rank == 0 ? caller.OnRank0() : caller.Elsewhere();
+  return transport->topology().rank == 0 ? caller.OnRank0() : caller.OnOtherRanks();
 }
 
 }  // namespace tfmpi

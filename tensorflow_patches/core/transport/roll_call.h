@@ -24,10 +24,10 @@ struct RollCallOptions {
   Clock::duration grace = std::chrono::seconds(30);
   // Called, whenever that changes, with the ranks that this one waits for and what they must do; ""
   // when it no longer waits. May be null.
-  std::function<void(const std::string&)> waits;
+  std::function<void(const std::string&)> report_wait;
 
-  void Waits(const std::string& whom) const {
-    if (waits) waits(whom);
+  void ReportWait(const std::string& whom) const {
+    if (report_wait) report_wait(whom);
   }
 };
 

@@ -113,7 +113,7 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
                  line.c_str());
   };
   const Status status = tfmpi::StartRuntime(runtime);
-  if (status.ok() && tfmpi::ExtrasThatAreOn().kept_memory && GetEngine()->topology().size > 1) {
+  if (status.ok() && tfmpi::EnabledExtras().kept_memory && GetEngine()->topology().size > 1) {
     tfmpi::KeepTensorMemory();
   }
   return Report(status, error);

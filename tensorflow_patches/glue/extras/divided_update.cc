@@ -50,7 +50,7 @@ bool DividedUpdate::ReadStates(OpKernelContext* context, std::vector<State>* sta
 }
 
 bool DividedUpdate::Divide(OpKernelContext* context, const Tensor& indices) {
-  if (!ExtrasThatAreOn().divided_updates || topology_.nodes != 1) return false;
+  if (!EnabledExtras().divided_updates || topology_.nodes != 1) return false;
   std::vector<State> states;
   if (!ReadStates(context, &states)) return false;
   for (const State& state : states) row_bytes_ += state.row_bytes;
@@ -59,9 +59,9 @@ bool DividedUpdate::Divide(OpKernelContext* context, const Tensor& indices) {
   if (!AreRows(indices, states.front().value.dim_size(0))) return false;
   indices_ = WideIndices(indices);
   fingerprint_ = Fingerprint(indices_.data(), indices_.size() * sizeof(int64_t));
-  places_.resize(static_cast<size_t>(topology_.size));
+  positions_.resize(static_cast<size_t>(topology_.size));
   for (size_t i = 0; i < indices_.size(); ++i) {
-    places_[static_cast<size_t>(OwnerOf(indices_[i], topology_.size))].push_back(
+    positions_[static_cast<size_t>(OwnerOf(indices_[i], topology_.size))].push_back(
         static_cast<int64_t>(i));
   }
   return true;
@@ -76,7 +76,7 @@ void DividedUpdate::AddTo(RequestGroup* group, OpKernelContext* context, const s
   request.name = name;
   request.signature.kind = OpKind::kSparseAllgather;
   request.signature.dtype = DataType::kUint8;
-  request.signature.shape = {1 + static_cast<int64_t>(PlacesOf(topology_.rank).size()),
+  request.signature.shape = {1 + static_cast<int64_t>(PositionsOf(topology_.rank).size()),
                              static_cast<int64_t>(row_bytes_)};
   request.rows = this;
   group->Add(std::move(request));
@@ -97,7 +97,7 @@ void DividedUpdate::NoteDifference(int rank, const std::string& what) {
 
 void DividedUpdate::Begin(const std::vector<int64_t>& rows, int) {
   for (int r = 0; r < topology_.size; ++r) {
-    const auto expected = 1 + static_cast<int64_t>(PlacesOf(r).size());
+    const auto expected = 1 + static_cast<int64_t>(PositionsOf(r).size());
     if (rows[r] == 0) {
       absent_.push_back(r);
     } else if (rows[r] != expected) {
@@ -106,9 +106,9 @@ void DividedUpdate::Begin(const std::vector<int64_t>& rows, int) {
   }
 }
 
-void DividedUpdate::Prefetch(int64_t place) const {
+void DividedUpdate::Prefetch(int64_t position) const {
   for (const State& state : states_) {
-    const char* const row = Row(state, place);
+    const char* const row = Row(state, position);
     for (size_t i = 0; i < std::min(state.row_bytes, kMaxAhead); i += kLineBytes) {
       __builtin_prefetch(row + i);
     }
@@ -116,9 +116,9 @@ void DividedUpdate::Prefetch(int64_t place) const {
 }
 
 void DividedUpdate::Put(int64_t begin, int64_t end, char* to) {
-  const std::vector<int64_t>& places = PlacesOf(topology_.rank);
+  const std::vector<int64_t>& positions = PositionsOf(topology_.rank);
   for (int64_t i = begin; i < end; ++i) {
-    if (i + kRowsAhead < end) Prefetch(places[i - 1 + kRowsAhead]);
+    if (i + kRowsAhead < end) Prefetch(positions[i - 1 + kRowsAhead]);
     if (i == 0) {
       std::memset(to, 0, row_bytes_);
       std::memcpy(to, &fingerprint_, sizeof fingerprint_);
@@ -127,7 +127,7 @@ void DividedUpdate::Put(int64_t begin, int64_t end, char* to) {
     }
     char* next = to;
     for (const State& state : states_) {
-      std::memcpy(next, Row(state, places[i - 1]), state.row_bytes);
+      std::memcpy(next, Row(state, positions[i - 1]), state.row_bytes);
       next += state.row_bytes;
     }
     to += row_bytes_;
@@ -135,7 +135,7 @@ void DividedUpdate::Put(int64_t begin, int64_t end, char* to) {
 }
 
 void DividedUpdate::Take(int rank, int64_t begin, int64_t end, const char* from) {
-  const std::vector<int64_t>& places = PlacesOf(rank);
+  const std::vector<int64_t>& positions = PositionsOf(rank);
   for (int64_t i = begin; i < end; ++i, from += row_bytes_) {
     if (i == 0 && std::memcmp(from, &fingerprint_, sizeof fingerprint_) != 0) {
       NoteDifference(rank, "in their indices");
@@ -145,7 +145,7 @@ void DividedUpdate::Take(int rank, int64_t begin, int64_t end, const char* from)
     const char* next = from;
     for (const State& state : states_) {
       // This rank will not need them soon.
-      StreamCopy(Row(state, places[i - 1]), next, state.row_bytes);
+      StreamCopy(Row(state, positions[i - 1]), next, state.row_bytes);
       next += state.row_bytes;
     }
   }

@@ -7,8 +7,8 @@
 // in the same order on all ranks.
 //
 // A kernel creates one per execution, on an inter-op thread: Divide, then the stock kernel on
-// PlacesOf this rank, then AddTo a group. When the group has ended: Finish, and the stock kernel on
-// PlacesOf each of absent(). The engine calls the rest on the communication thread.
+// PositionsOf this rank, then AddTo a group. When the group has ended: Finish, and the stock kernel
+// on PositionsOf each of absent(). The engine calls the rest on the communication thread.
 
 #ifndef TFMPI_GLUE_EXTRAS_DIVIDED_UPDATE_H_
 #define TFMPI_GLUE_EXTRAS_DIVIDED_UPDATE_H_
@@ -31,7 +31,7 @@ class DividedUpdate : public RowAccess {
   // int64, of `context`'s op; the result is the same on all ranks if the indices are.
   bool Divide(tensorflow::OpKernelContext* context, const tensorflow::Tensor& indices);
   // The positions of the indices that a rank owns.
-  const std::vector<int64_t>& PlacesOf(int rank) const { return places_[rank]; }
+  const std::vector<int64_t>& PositionsOf(int rank) const { return positions_[rank]; }
 
   // Call it after the stock kernel has updated this rank's rows. This object outlives the group.
   void AddTo(RequestGroup* group, tensorflow::OpKernelContext* context, const std::string& name);
@@ -53,11 +53,11 @@ class DividedUpdate : public RowAccess {
     size_t row_bytes;
   };
 
-  // The row for the index at position `place`.
-  char* Row(const State& state, int64_t place) const {
-    return state.rows + static_cast<size_t>(indices_[place]) * state.row_bytes;
+  // The row of the index at `position`.
+  char* Row(const State& state, int64_t position) const {
+    return state.rows + static_cast<size_t>(indices_[position]) * state.row_bytes;
   }
-  void Prefetch(int64_t place) const;
+  void Prefetch(int64_t position) const;
 
   void NoteDifference(int rank, const std::string& what);
   static bool ReadStates(tensorflow::OpKernelContext* context, std::vector<State>* states);
@@ -67,8 +67,8 @@ class DividedUpdate : public RowAccess {
   size_t row_bytes_ = 0;  // of all states
   uint64_t fingerprint_ = 0;
   std::vector<int64_t> indices_;
-  std::vector<std::vector<int64_t>> places_;  // by rank
-  std::vector<State> states_;                 // while the request is pending
+  std::vector<std::vector<int64_t>> positions_;  // by rank
+  std::vector<State> states_;                    // while the request is pending
   std::vector<int> absent_;
   absl::Status status_;
 };

@@ -29,7 +29,7 @@ constexpr int kHandle = 0, kIndices = 1, kUpdates = 2;  // inputs
 // would reject something: its error names a position or shape, which would be that of the block.
 bool InBlocks(OpKernelContext* context, const Tensor& table) {
   const Tensor& indices = context->input(kIndices);
-  if (!ExtrasThatAreOn().rows_ahead) return false;
+  if (!EnabledExtras().rows_ahead) return false;
   if (context->device()->tensorflow_cpu_worker_threads()->num_threads != 1 || indices.dims() != 1 ||
       indices.NumElements() <= kBlockOfRows || table.dims() == 0 || table.NumElements() == 0) {
     return false;

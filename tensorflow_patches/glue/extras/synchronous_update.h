@@ -1,7 +1,7 @@
 // An extra: the decorated kernel of an Apply op whose gradient is an average, and whose variable
 // and slots were already synchronized when it was created. It only runs the stock kernel, on the
-// executor's own thread. An ApplyKernel would be correct, too; but the executor treats that as
-// asynchronous, which costs more than the updates in a model with many small variables.
+// executor's own thread. An ApplyKernel would also be correct, but the executor runs that
+// asynchronously, which costs more than the updates in a model with many small variables.
 //
 // Created by the decorating factory (registration/decorators.cc) instead of an optimizer op's stock
 // kernel, which it owns. TensorFlow calls Compute on an inter-op thread.

@@ -72,8 +72,7 @@ void RunOnInputs(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* conte
 void RunOnGradient(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context, int index,
                    tensorflow::Tensor* gradient);
 
-// Rejects what this release cannot keep synchronized, with an error that names the op and a
-// solution.
+// Fails with `reason`, which names the op and a solution: for ops that would let ranks diverge.
 class RefusingKernel : public tensorflow::OpKernel {
  public:
   RefusingKernel(tensorflow::OpKernelConstruction* construction, std::string reason);

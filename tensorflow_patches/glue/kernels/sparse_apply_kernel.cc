@@ -56,7 +56,7 @@ class SparseApplyKernel::Step {
   void Update(const absl::Status& status);
   // Runs the stock kernel, in blocks of rows.
   absl::Status RunOnAllRows();
-  absl::Status RunOnRows(const std::vector<int64_t>& places);
+  absl::Status RunOnRows(const std::vector<int64_t>& positions);
   void RunOnBlock(Tensor values, Tensor indices);
   void OnDivided(absl::Status status);
   void Finish(const absl::Status& status);
@@ -147,7 +147,7 @@ void SparseApplyKernel::Step::Update(const absl::Status& status) {
                        divided_.Divide(context_, indices());
   const absl::Status updated = [&] {
     const Span span(Stage::kApply, name_, values().TotalBytes());
-    return divided ? RunOnRows(divided_.PlacesOf(engine_->topology().rank)) : RunOnAllRows();
+    return divided ? RunOnRows(divided_.PositionsOf(engine_->topology().rank)) : RunOnAllRows();
   }();
   if (!divided || !updated.ok()) return Finish(updated);
   auto group = RequestGroup::OfKernel(engine_, context_);
@@ -157,7 +157,7 @@ void SparseApplyKernel::Step::Update(const absl::Status& status) {
 }
 
 absl::Status SparseApplyKernel::Step::RunOnAllRows() {
-  const bool sliced = !on_gpu_ && ExtrasThatAreOn().rows_ahead && IsRows(values(), indices()) &&
+  const bool sliced = !on_gpu_ && EnabledExtras().rows_ahead && IsRows(values(), indices()) &&
                       values().dim_size(0) > kBlockOfRows;
   // If not sliced, there is one block, with all rows.
   const int64_t rows = sliced ? values().dim_size(0) : 0;
@@ -172,8 +172,8 @@ absl::Status SparseApplyKernel::Step::RunOnAllRows() {
 }
 
 // At least once: a stock kernel may change a variable even if there are no rows.
-absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& places) {
-  const auto rows = static_cast<int64_t>(places.size());
+absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& positions) {
+  const auto rows = static_cast<int64_t>(positions.size());
   const int64_t block = std::min(rows, kBlockOfRows);
   tensorflow::TensorShape shape = values().shape();
   shape.set_dim(0, block);
@@ -190,8 +190,8 @@ absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& plac
     auto* to = static_cast<char*>(Data(block_values));
     auto* index_to = static_cast<char*>(Data(block_indices));
     for (int64_t i = begin; i < begin + n; ++i) {
-      std::memcpy(to, from + places[i] * row_bytes, row_bytes);
-      std::memcpy(index_to, index_from + places[i] * index_bytes, index_bytes);
+      std::memcpy(to, from + positions[i] * row_bytes, row_bytes);
+      std::memcpy(index_to, index_from + positions[i] * index_bytes, index_bytes);
       to += row_bytes;
       index_to += index_bytes;
     }
@@ -205,7 +205,7 @@ absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& plac
 void SparseApplyKernel::Step::RunOnBlock(Tensor values, Tensor indices) {
   for (int input = 0; input < context_->num_inputs(); ++input) {
     Tensor state;
-    if (!on_gpu_ && ExtrasThatAreOn().rows_ahead && IsState(context_, input) &&
+    if (!on_gpu_ && EnabledExtras().rows_ahead && IsState(context_, input) &&
         ReadState(context_, input, &state) && state.NumElements() != 0) {
       TouchRows(state, indices);
     }
@@ -218,7 +218,7 @@ void SparseApplyKernel::Step::OnDivided(absl::Status status) {
   const absl::Status finished = divided_.Finish();
   if (status.ok()) status = finished;
   for (const int rank : divided_.absent()) {
-    if (status.ok()) status = RunOnRows(divided_.PlacesOf(rank));
+    if (status.ok()) status = RunOnRows(divided_.PositionsOf(rank));
   }
   Finish(status);
 }

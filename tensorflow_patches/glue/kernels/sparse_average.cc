@@ -91,7 +91,8 @@ absl::Status SparseAverage::AddTo(RequestGroup* group, const Tensor& values, con
   CountGradients(1);
   const bool sums = duplicates == Duplicates::kSum;  // a dense reduction can only sum
   if (g_mode == SparseMode::kDense && table_rows_ >= 0 && sums) return AddDense(group);
-  group->AddOfHost(GatherRequest(name_, format_, ToShape(row_shape_), RowLimit(), gathered_.get()));
+  group->AddHostRequest(
+      GatherRequest(name_, format_, ToShape(row_shape_), RowLimit(), gathered_.get()));
   return absl::OkStatus();
 }
 
@@ -136,7 +137,7 @@ absl::Status SparseAverage::AddDense(RequestGroup* group) {
   request.input = request.output = rows;
   request.signature.weighted = true;
   request.applied_weight = own.weight();
-  group->AddOfHost(std::move(request));
+  group->AddHostRequest(std::move(request));
   return absl::OkStatus();
 }
 

@@ -189,7 +189,7 @@ class DecoratingFactory : public OpKernelFactory {
     for (const Decorator* const line : lines_) {
       // A single rank averages nothing and must cost nothing.
       if (alone && !(line->traced && Recording() != 0)) continue;
-      if (line->extra != nullptr && !(ExtrasThatAreOn().*(line->extra))) continue;
+      if (line->extra != nullptr && !(EnabledExtras().*(line->extra))) continue;
       if (OpKernel* const kernel = line->make(construction, stock)) return kernel;
     }
     return stock.release();

@@ -41,7 +41,7 @@ bool ParseExtras(const std::string& names, Extras* extras) {
   return true;
 }
 
-const Extras& ExtrasThatAreOn() { return g_on; }
+const Extras& EnabledExtras() { return g_on; }
 void SetExtras(const Extras& extras) { g_on = extras; }
 
 }  // namespace tfmpi

@@ -28,7 +28,7 @@ struct Extras {
 bool ParseExtras(const std::string& names, Extras* extras);
 
 // The extras of this process; none before SetExtras.
-const Extras& ExtrasThatAreOn();
+const Extras& EnabledExtras();
 void SetExtras(const Extras& extras);
 
 }  // namespace tfmpi

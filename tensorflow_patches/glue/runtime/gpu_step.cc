@@ -18,7 +18,7 @@ struct EventPool {
   std::unordered_map<Gpu*, std::vector<GpuEvent>> kept;  // guarded by mutex
 };
 
-EventPool& KeptEvents() {
+EventPool& GetEventPool() {
   static auto* const events = new EventPool;
   return *events;
 }
@@ -103,10 +103,10 @@ absl::Status GpuOfStream(void* stream, GpuMemory* memory) {
   return ToAbsl(status);
 }
 
-absl::Status KeptEvent::Take(Gpu* gpu) {
+absl::Status PooledEvent::Take(Gpu* gpu) {
   gpu_ = gpu;
   {
-    EventPool& events = KeptEvents();
+    EventPool& events = GetEventPool();
     std::lock_guard<std::mutex> lock(events.mutex);
     std::vector<GpuEvent>& kept = events.kept[gpu];
     if (!kept.empty()) {
@@ -133,9 +133,9 @@ void ToKernel(tensorflow::OpKernelContext* context, TensorList tensors, Copied c
   Copies::Start(context, std::move(tensors), /*to_host=*/false, std::move(copied));
 }
 
-KeptEvent::~KeptEvent() {
+PooledEvent::~PooledEvent() {
   if (event_ == nullptr) return;
-  EventPool& events = KeptEvents();
+  EventPool& events = GetEventPool();
   std::lock_guard<std::mutex> lock(events.mutex);
   events.kept[gpu_].push_back(event_);
 }

@@ -33,12 +33,12 @@ void ToHost(tensorflow::OpKernelContext* context, TensorList tensors, Copied cop
 void ToKernel(tensorflow::OpKernelContext* context, TensorList tensors, Copied copied);
 
 // A GPU event, taken from a pool and returned to it by the destructor.
-class KeptEvent {
+class PooledEvent {
  public:
-  KeptEvent() = default;
-  ~KeptEvent();
-  KeptEvent(const KeptEvent&) = delete;
-  KeptEvent& operator=(const KeptEvent&) = delete;
+  PooledEvent() = default;
+  ~PooledEvent();
+  PooledEvent(const PooledEvent&) = delete;
+  PooledEvent& operator=(const PooledEvent&) = delete;
 
   absl::Status Take(Gpu* gpu);
   GpuEvent get() const { return event_; }

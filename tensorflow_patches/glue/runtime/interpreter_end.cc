@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 using SteadyClock = std::chrono::steady_clock;
 
-constexpr milliseconds kLook(100);
+constexpr milliseconds kPollInterval(100);
 constexpr double kIdleShare = 0.02;  // of a processor: TensorFlow's own threads sometimes wake up
 
 double ProcessorSeconds() {
@@ -37,11 +37,11 @@ void LimitInterpreterEnd(int code, milliseconds patience, std::string line) {
   }
   if (is_finalizing == nullptr) return;
   std::thread([is_finalizing, code, patience, line = std::move(line)] {
-    while (!is_finalizing()) std::this_thread::sleep_for(kLook);
+    while (!is_finalizing()) std::this_thread::sleep_for(kPollInterval);
     SteadyClock::time_point since = SteadyClock::now();
     double used = ProcessorSeconds();
     for (;;) {
-      std::this_thread::sleep_for(kLook);
+      std::this_thread::sleep_for(kPollInterval);
       const double waited = std::chrono::duration<double>(SteadyClock::now() - since).count();
       if (SteadyClock::now() - since < patience) continue;
       if (ProcessorSeconds() - used < kIdleShare * waited) {

@@ -55,7 +55,7 @@ class RequestGroup {
   // The request must have no `done`, which the group sets.
   void Add(Request request);
   // A request with host memory, even on a GPU.
-  void AddOfHost(Request request) { requests_.push_back(std::move(request)); }
+  void AddHostRequest(Request request) { requests_.push_back(std::move(request)); }
 
   // Takes ownership of `group` and submits all its requests to the engine. `ended` runs exactly
   // once, never on the communication thread, with the first failure. If the step is cancelled, the
@@ -76,7 +76,7 @@ class RequestGroup {
   tensorflow::CancellationManager* const cancellation_;
   const Runner runner_;
   GpuMemory memory_;
-  KeptEvent ready_;          // if there is a GPU
+  PooledEvent ready_;        // if there is a GPU
   absl::Status gpu_status_;  // of finding the kernel's GPU; Submit reports it
   std::vector<Request> requests_;
   Ended ended_;

@@ -113,7 +113,7 @@ Status StartRuntime(const RuntimeOptions& options) {
   } else {
     PluginOptions plugin = options.plugin;
     plugin.node.stores = extras.streaming_stores ? Stores::kAuto : Stores::kCached;
-    plugin.roll_call.waits = [](const std::string& whom) {
+    plugin.roll_call.report_wait = [](const std::string& whom) {
       std::lock_guard<std::mutex> lock(GetWaits().mutex);
       GetWaits().whom = whom;
     };

@@ -65,14 +65,14 @@ absl::Status AddRequests(std::string_view joined, const Operands& operands, Dupl
   if ((*plan)->dense != nullptr) {
     AddDense(*(*plan)->dense, operands, {weight, nullptr}, IsFirstAverage(first), group);
   }
-  *operands.rets[operands.weight_place()].as<float>() = 0;
-  CountGradients(static_cast<int64_t>(operands.weight_place() - slices->size()));
+  *operands.rets[operands.weight_index()].as<float>() = 0;
+  CountGradients(static_cast<int64_t>(operands.weight_index() - slices->size()));
   return absl::OkStatus();
 }
 
 // In a forked child: its own data is the average, as with one rank.
 ffi::Future PassOn(const Operands& operands) {
-  for (size_t i = 0; i < operands.weight_place(); ++i) {
+  for (size_t i = 0; i < operands.weight_index(); ++i) {
     const Operand& from = operands.args[i];
     const Operand& to = operands.rets[i];
     if (from.data == to.data) continue;
@@ -80,7 +80,7 @@ ffi::Future PassOn(const Operands& operands) {
     const size_t rest = to.bytes - from.bytes;  // the unused capacity of sparse gradients
     std::memset(to.as<char>() + from.bytes, 0xff, rest);
   }
-  *operands.rets[operands.weight_place()].as<float>() = 0;
+  *operands.rets[operands.weight_index()].as<float>() = 0;
   for (size_t i = 0; i < operands.slices; ++i) {
     operands.counts()->as<int64_t>()[i] = operands.args[2 * i].dims[0];
   }
@@ -127,8 +127,8 @@ XLA_FFI_DEFINE_HANDLER(kAverageOnGpuHandler, AverageOnGpu,
                            .Attr<int64_t>("slices")
                            .Attr<int64_t>("every_row"));
 
-// Zeroes the rows after the `found` first ones of a sparse gradient. EmitRest
-// (compiled_average.cc) determines the shapes and dtypes.
+// Zeroes the rows of a sparse gradient after the first `found`. EmitRest (compiled_average.cc)
+// determines the shapes and dtypes.
 ffi::Error ClearRest(ffi::AnyBuffer values, ffi::AnyBuffer found,
                      ffi::Result<ffi::AnyBuffer> result) {
   const size_t bytes = values.size_bytes();

@@ -19,13 +19,13 @@ namespace {
 
 // Pinned memory of at least the size asked for, taken from a pool and returned to it by the
 // destructor. The copies that use it must have ended by then.
-class KeptPinned {
+class PooledPinned {
  public:
-  KeptPinned() = default;
-  KeptPinned(KeptPinned&& other) noexcept
+  PooledPinned() = default;
+  PooledPinned(PooledPinned&& other) noexcept
       : gpu_(other.gpu_), bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
-  KeptPinned& operator=(KeptPinned&&) = delete;
-  ~KeptPinned() {
+  PooledPinned& operator=(PooledPinned&&) = delete;
+  ~PooledPinned() {
     if (data_ == nullptr) return;
     std::lock_guard<std::mutex> lock(Mutex());
     Kept()[{gpu_, bytes_}].push_back(data_);
@@ -78,10 +78,10 @@ class Mirror {
       if (status.ok()) status = Copy(host_.args[i], real_.args[i]);
       if (!status.ok()) return status;
     }
-    const size_t place = real_.weight_place();
-    Status status = Hold(&host_.args[place]);
-    if (status.ok()) status = Hold(&host_.rets[place + 1]);
-    if (status.ok()) status = Copy(host_.args[place], real_.args[place]);
+    const size_t index = real_.weight_index();
+    Status status = Hold(&host_.args[index]);
+    if (status.ok()) status = Hold(&host_.rets[index + 1]);
+    if (status.ok()) status = Copy(host_.args[index], real_.args[index]);
     return status.ok() ? AwaitStream() : status;
   }
 
@@ -98,8 +98,8 @@ class Mirror {
       const Status status = Copy(real_.rets[i], result);
       if (!status.ok()) return status;
     }
-    const size_t place = real_.weight_place() + 1;
-    const Status status = Copy(real_.rets[place], host_.rets[place]);
+    const size_t index = real_.weight_index() + 1;
+    const Status status = Copy(real_.rets[index], host_.rets[index]);
     return status.ok() ? AwaitStream() : status;
   }
 
@@ -115,7 +115,7 @@ class Mirror {
     return memory_.gpu->Copy(to.data, from.data, from.bytes, memory_.stream);
   }
   Status AwaitStream() {
-    KeptEvent event;
+    PooledEvent event;
     const absl::Status taken = event.Take(memory_.gpu);
     if (!taken.ok()) return Status(Code::kInternal, std::string(taken.message()));
     Status status = memory_.gpu->Record(event.get(), memory_.stream);
@@ -132,7 +132,7 @@ class Mirror {
   const Operands& real_;
   Operands host_;
   const GpuMemory memory_;
-  std::vector<KeptPinned> memories_;
+  std::vector<PooledPinned> memories_;
 };
 
 absl::Status SubmitAndWait(std::unique_ptr<RequestGroup> group) {
@@ -174,7 +174,7 @@ absl::Status AverageOnStream(void* stream, const Operands& operands, std::string
     AddDense(*(*plan)->dense, operands, {1, operands.weight().data}, /*fingerprints=*/false,
              group.get());
   }
-  CountGradients(static_cast<int64_t>(operands.weight_place() - operands.slices));
+  CountGradients(static_cast<int64_t>(operands.weight_index() - operands.slices));
   TF_RETURN_IF_ERROR(SubmitAndWait(std::move(group)));
   if (slices.empty()) return absl::OkStatus();
   TF_RETURN_IF_ERROR(WriteAll(slices));

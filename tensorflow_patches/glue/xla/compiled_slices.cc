@@ -54,15 +54,15 @@ std::vector<int64_t> ReadIndices(const Operand& indices, size_t rows) {
   return std::vector<int64_t>(from, from + rows);
 }
 
-// Adds the request of the sparse gradient whose values are operand and result number `place`, and
-// whose indices are the next one.
-absl::Status AddSlices(const std::string& name, const Operands& operands, size_t place,
+// Adds the request of the sparse gradient whose values are number `index` of the operands and of
+// the results, and whose indices are the next one.
+absl::Status AddSlices(const std::string& name, const Operands& operands, size_t index,
                        int64_t* count, float weight, Duplicates duplicates, Slices* slices,
                        RequestGroup* group) {
-  const Operand& values = operands.args[place];
-  const Operand& indices = operands.args[place + 1];
-  const Operand& values_result = operands.rets[place];
-  const Operand& indices_result = operands.rets[place + 1];
+  const Operand& values = operands.args[index];
+  const Operand& indices = operands.args[index + 1];
+  const Operand& values_result = operands.rets[index];
+  const Operand& indices_result = operands.rets[index + 1];
   const auto dims = values.dims;
   slices->name = name;
   slices->narrow = indices.type == ffi::DataType::S32;

@@ -39,10 +39,10 @@ struct Operands {
   Operands(xla::ffi::RemainingArgs of_args, xla::ffi::RemainingRets of_rets, size_t with_slices);
 
   // The index of the weight; the operands before it are the gradients.
-  size_t weight_place() const { return args.size() - 2; }
-  const Operand& weight() const { return args[weight_place()]; }
+  size_t weight_index() const { return args.size() - 2; }
+  const Operand& weight() const { return args[weight_index()]; }
   // Null without sparse gradients.
-  const Operand* counts() const { return slices == 0 ? nullptr : &rets[weight_place() + 1]; }
+  const Operand* counts() const { return slices == 0 ? nullptr : &rets[weight_index() + 1]; }
 
   size_t slices;
   std::vector<Operand> args;

@@ -145,8 +145,8 @@ TEST_F(GpuNodesTest, EachNodeIsToldByItsFirstRank) {
     threads.emplace_back([&, rank] {
       const std::unique_ptr<Transport> transport = nodes.Wrap(group.CreateTransport(rank), rank);
       int number = 10 * rank;
-      EXPECT_TRUE(TellFromFirst(transport.get(), transport->topology().node_first, &number,
-                                sizeof(number), Clock::now() + std::chrono::seconds(20))
+      EXPECT_TRUE(ShareFirstValue(transport.get(), transport->topology().node_first, &number,
+                                  sizeof(number), Clock::now() + std::chrono::seconds(20))
                       .ok());
       EXPECT_EQ(number, rank < 3 ? 0 : 30);
     });

@@ -56,7 +56,7 @@ TEST(PluginTest, TheStartSaysWhatItWaitsFor) {
   const TfMpiTransport plugin = Alone();
   std::vector<std::string> waits;
   PluginOptions options;
-  options.roll_call.waits = [&](const std::string& what) { waits.push_back(what); };
+  options.roll_call.report_wait = [&](const std::string& what) { waits.push_back(what); };
   std::unique_ptr<Transport> transport;
   EXPECT_EQ(StartPluginTransport(&plugin, options, &transport).message(), "");
   const std::vector<std::string> expected = {

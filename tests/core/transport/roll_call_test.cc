@@ -37,7 +37,7 @@ class RollCallTest : public TimedTest {
         RollCallOptions options;
         options.settings = settings[rank];
         options.timeout = options.grace = timeout;
-        options.waits = [&](const std::string& whom) {
+        options.report_wait = [&](const std::string& whom) {
           std::lock_guard<std::mutex> lock(mutex_);
           waits_[rank].push_back(whom);
         };

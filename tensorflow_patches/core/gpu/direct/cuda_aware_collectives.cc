@@ -95,7 +95,7 @@ Status CudaAwareCollectives::TryOne(float* values, void* memory, size_t count, G
   if (status.ok()) status = gpu_->Copy(values, memory, count * sizeof(float), stream);
   if (status.ok()) status = gpu_->Record(slots_[0].event, stream);
   if (status.ok()) {
-    status = AwaitEvent(gpu_, slots_[0].event, deadline, [this] { return StandsStill(*gpu_); });
+    status = AwaitEvent(gpu_, slots_[0].event, deadline, [this] { return StillBusy(*gpu_); });
   }
   if (failure_.ok()) failure_ = status;
   for (size_t i = 0; i < count && status.ok(); ++i) {
@@ -280,7 +280,7 @@ Status CudaAwareCollectives::Late() const {
                   "an exchange between GPUs by " + description() +
                       " did not end in time: a peer has died or does not take part");
   }
-  return Status(Code::kDeadlineExceeded, StandsStill(*gpu_));
+  return Status(Code::kDeadlineExceeded, StillBusy(*gpu_));
 }
 
 }  // namespace tfmpi

@@ -60,13 +60,13 @@ struct DirectReduction::Run {
   size_t end = 0;
   ReduceOp op = ReduceOp::kSum;
   double scale = 1;
-  bool nothing = false;  // this rank's tensors count as zeros, whatever they contain
+  bool nothing = false;  // this rank's tensors count as zeros, regardless of their contents
 };
 
 DirectReduction::~DirectReduction() {
   for (const auto& [buffer, bytes] : buffers_) collectives_->DeleteBuffer(buffer);
   collectives_.reset();
-  for (const UnderWay& one : under_way_) gpu_->Delete(one.event);
+  for (const InFlight& one : in_flight_) gpu_->Delete(one.event);
   for (const GpuEvent event : events_) gpu_->Delete(event);
   if (read_ != nullptr) gpu_->Delete(read_);
   if (weights_ != nullptr) gpu_->DeletePinned(weights_);
@@ -260,10 +260,10 @@ Status DirectReduction::Buffer(size_t bytes, char** buffer) {
 }
 
 Status DirectReduction::Release(const std::vector<FusionEntry>& entries, TimePoint deadline) {
-  UnderWay one = {nullptr, deadline};
+  InFlight one = {nullptr, deadline};
   Status status = NewEvent(&one.event);
   if (!status.ok()) return status;
-  under_way_.push_back(one);
+  in_flight_.push_back(one);
   status = gpu_->Record(one.event, stream_);
   GpuStream last = nullptr;
   for (const FusionEntry& entry : entries) {
@@ -283,18 +283,18 @@ Status DirectReduction::NewEvent(GpuEvent* event) {
 }
 
 Status DirectReduction::Check(TimePoint now) {
-  while (!under_way_.empty()) {
+  while (!in_flight_.empty()) {
     bool ended = false;
-    const Status status = gpu_->Query(under_way_.front().event, &ended);
+    const Status status = gpu_->Query(in_flight_.front().event, &ended);
     if (!status.ok()) return Fatal(status);
     if (!ended) break;
-    events_.push_back(under_way_.front().event);
-    under_way_.pop_front();
+    events_.push_back(in_flight_.front().event);
+    in_flight_.pop_front();
   }
-  if (under_way_.empty()) return Status();
+  if (in_flight_.empty()) return Status();
   const Status polled = collectives_->Poll();
   if (!polled.ok()) return Fatal(polled);
-  if (now <= under_way_.front().deadline) return Status();
+  if (now <= in_flight_.front().deadline) return Status();
   return Status(Code::kDeadlineExceeded,
                 "a reduction between GPUs (" + description() + ") has not ended on " +
                     gpu_->description() +
@@ -306,7 +306,7 @@ Status DirectReduction::Drain(TimePoint deadline) {
     const TimePoint now = Clock::now();
     // After this deadline, work with a later deadline of its own counts as late, too.
     const Status status = Check(now > deadline ? TimePoint::max() : now);
-    if (!status.ok() || under_way_.empty()) return status;
+    if (!status.ok() || in_flight_.empty()) return status;
     Clock::Sleep(std::chrono::microseconds(50));
   }
 }
@@ -314,7 +314,7 @@ Status DirectReduction::Drain(TimePoint deadline) {
 Status DirectReduction::Await(GpuEvent event, const std::string& name, TimePoint deadline) {
   const Span span(Stage::kPack, "from the GPU");
   return AwaitEvent(
-      gpu_, event, deadline, [&] { return NotCome("the weight of '" + name + "'", *gpu_); },
+      gpu_, event, deadline, [&] { return NotArrived("the weight of '" + name + "'", *gpu_); },
       [&] { return collectives_->Poll(); });
 }
 

@@ -75,11 +75,11 @@ class DirectReduction {
   float* weights_ = nullptr;                       // pinned
   char* zeros_ = nullptr;                          // pinned
   std::vector<std::pair<char*, size_t>> buffers_;  // the last one is the largest, and in use
-  struct UnderWay {
+  struct InFlight {
     GpuEvent event;
     TimePoint deadline;
   };
-  std::deque<UnderWay> under_way_;
+  std::deque<InFlight> in_flight_;
   std::vector<GpuEvent> events_;  // free ones
   Status refused_;                // an invalid weight in the current response
 };

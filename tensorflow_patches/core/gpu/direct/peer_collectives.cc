@@ -159,7 +159,7 @@ Status PeerCollectives::Reduce(const char* in, char* out, size_t count, DataType
 }
 
 Status PeerCollectives::AwaitPut(TimePoint deadline) {
-  return AwaitEvent(gpu_, put_, deadline, [this] { return StandsStill(*gpu_); });
+  return AwaitEvent(gpu_, put_, deadline, [this] { return StillBusy(*gpu_); });
 }
 
 }  // namespace tfmpi

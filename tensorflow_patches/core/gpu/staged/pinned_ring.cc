@@ -64,7 +64,7 @@ PinnedRing::Lane* PinnedRing::LaneOf(const Gpu* gpu) {
 }
 
 Status PinnedRing::NewLane(Gpu* gpu) {
-  // Added first, so that the destructor deletes whatever is created below.
+  // Added first, so that the destructor deletes everything created below.
   lanes_.push_back(std::make_unique<Lane>());
   Lane* const lane = lanes_.back().get();
   lane->gpu = gpu;

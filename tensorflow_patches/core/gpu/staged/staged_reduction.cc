@@ -110,7 +110,7 @@ Status StagedReduction::Run(Work* work) {
     }
     const Slot& slot = work->slots[i];
     const Chunk& chunk = work->chunks[i];
-    if (status.ok()) status = Arrived(slot, *work);
+    if (status.ok()) status = AwaitFetched(slot, *work);
     if (status.ok()) ReadScales(slot, chunk, work);
     if (status.ok()) status = Exchange(slot, chunk, *work);
     if (status.ok()) status = Land(slot, chunk, *work);
@@ -156,7 +156,7 @@ Status StagedReduction::Fetch(const Work& work, size_t number) {
 }
 
 // Waits until the chunk has arrived and its slot belongs to the host.
-Status StagedReduction::Arrived(const Slot& slot, const Work& work) {
+Status StagedReduction::AwaitFetched(const Slot& slot, const Work& work) {
   const Span span(Stage::kPack, "from the GPU");
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
     TFMPI_RETURN_IF_NOT_OK(Await(lane->gpu, lane->fetched[slot.number], work));
@@ -166,7 +166,7 @@ Status StagedReduction::Arrived(const Slot& slot, const Work& work) {
 
 Status StagedReduction::Await(Gpu* gpu, GpuEvent event, const Work& work) {
   const Status status =
-      AwaitEvent(gpu, event, work.deadline, [&] { return NotCome(work.awaited(), *gpu); });
+      AwaitEvent(gpu, event, work.deadline, [&] { return NotArrived(work.awaited(), *gpu); });
   return status.code() == Code::kDeadlineExceeded ? status : Fatal(status);
 }
 

@@ -55,7 +55,7 @@ class StagedReduction {
 
   Status Run(Work* work);
   Status Fetch(const Work& work, size_t number);
-  Status Arrived(const PinnedRing::Slot& slot, const Work& work);
+  Status AwaitFetched(const PinnedRing::Slot& slot, const Work& work);
   Status Await(Gpu* gpu, GpuEvent event, const Work& work);
   void ReadScales(const PinnedRing::Slot& slot, const Chunk& chunk, Work* work);
   Status Exchange(const PinnedRing::Slot& slot, const Chunk& chunk, const Work& work);

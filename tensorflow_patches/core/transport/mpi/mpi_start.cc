@@ -22,7 +22,7 @@ namespace {
 // network that it can use, MPI_Init closes it, and it sleeps for one second. It only serves
 // one-sided communication, which is not used here. If the environment, a file or mpirun's options
 // already choose the components, this does nothing.
-void LeaveOutOfi() {
+void ExcludeOfi() {
   int index = 0, length = 0;
   MPI_T_cvar_handle chosen;
   if (MPI_T_cvar_get_index("btl", &index) != MPI_SUCCESS ||
@@ -51,7 +51,7 @@ int StartMpi(bool shrink_on_fault, char* error) {
     int ignored = 0;
     if (shrink_on_fault) setenv(kNoLastBarrier, "1", /*overwrite=*/0);
     const bool has_tools = MPI_T_init_thread(MPI_THREAD_SINGLE, &ignored) == MPI_SUCCESS;
-    if (has_tools) LeaveOutOfi();
+    if (has_tools) ExcludeOfi();
     const int result = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
     if (has_tools) MPI_T_finalize();  // what was set before MPI_Init stays valid for it
     TFMPI_RETURN_IF_ERROR("MPI_Init_thread", result);

@@ -174,16 +174,16 @@ class PluginMembership : public Membership {
 Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
                      TfMpiTransportInfo* info, std::unique_ptr<Transport>* transport) {
   char error[TFMPI_ERROR_BYTES] = {};
-  options.roll_call.Waits("all ranks to find out which of them share a node");
+  options.roll_call.ReportWait("all ranks to find out which of them share a node");
   TFMPI_RETURN_IF_NOT_OK(ToStatus(plugin->split(options.ranks_per_node, info, error), error));
   std::vector<int> node_ranks(info->local_size);
   void* memory = nullptr;
-  options.roll_call.Waits("the ranks of this node to share memory");
+  options.roll_call.ReportWait("the ranks of this node to share memory");
   TFMPI_RETURN_IF_NOT_OK(ToStatus(plugin->map_node(NodeMemory::BytesFor(info->local_size),
                                                    NodeMemory::BytesToClear(info->local_size),
                                                    &memory, node_ranks.data(), error),
                                   error));
-  options.roll_call.Waits("");
+  options.roll_call.ReportWait("");
   std::unique_ptr<Membership> membership;
   if (options.shrink_on_fault) membership = std::make_unique<PluginMembership>(plugin, options);
   auto all = std::make_unique<PluginTransport>(plugin, *info, kTfMpiAll, std::move(membership));
@@ -195,12 +195,12 @@ Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
   // exchange messages with rank 0.
   std::vector<int> leaders;
   if (info->nodes > 1 && !options.shrink_on_fault) {
-    options.roll_call.Waits("all ranks to send their node");
+    options.roll_call.ReportWait("all ranks to send their node");
     leaders.resize(info->size);
     const std::vector<size_t> bytes(info->size, sizeof leaders[0]);
     TFMPI_RETURN_IF_NOT_OK(all->Allgather(node_ranks.data(), leaders.data(), bytes,
                                           Clock::now() + options.roll_call.timeout));
-    options.roll_call.Waits("");
+    options.roll_call.ReportWait("");
   }
   *transport =
       MakeNodeTransport(std::move(all), std::move(rail),
@@ -243,7 +243,7 @@ Status StartPluginTransport(const TfMpiTransport* plugin, const PluginOptions& o
                             std::unique_ptr<Transport>* transport) {
   TfMpiTransportInfo info = {};
   char error[TFMPI_ERROR_BYTES] = {};
-  options.roll_call.Waits("all ranks to arrive in MPI_Init");
+  options.roll_call.ReportWait("all ranks to arrive in MPI_Init");
   TFMPI_RETURN_IF_NOT_OK(
       ToStatus(plugin->init(options.shrink_on_fault ? 1 : 0, &info, error), error));
   if (info.size > 1) {

@@ -24,8 +24,8 @@ struct PluginOptions {
 };
 
 // Opens `path`, checks its ABI and joins the group (MPI_Init). Call it on the process's main
-// thread. MPI's own blocking calls have no deadline: `options.roll_call.waits` is called with what
-// this rank waits for, so that another thread can watch it. The library is never closed: an
+// thread. MPI's own blocking calls have no deadline: `options.roll_call.report_wait` is called with
+// what this rank waits for, so that another thread can watch it. The library is never closed: an
 // initialized MPI cannot be unloaded.
 Status LoadPluginTransport(const std::string& path, const PluginOptions& options,
                            std::unique_ptr<Transport>* transport);
