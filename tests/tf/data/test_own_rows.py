@@ -21,7 +21,7 @@ def test_each_rank_predicts_its_own_rows(launch, scripts, kind):
     first, second = (rank["noted"] for rank in run.results)
     assert first["loss"] == second["loss"] and first["labels"] == second["labels"]
     assert first["loss of rank 0's"] == second["loss of rank 0's"]
-    assert run.stderr[0].count("each rank predicts its own") == 1
+    assert run.stderr[0].count("each rank predicts all of its own") == 1
     assert run.stderr[0].count("input does not get faster with more ranks") == 1
     assert run.stderr[1].count("this rank's Python code yields different data than rank 0's") == 1
 
