@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from extras import load
 from tiers import full
 
 
@@ -89,3 +91,13 @@ def test_a_save_that_rank_0_does_not_make_ends_when_rank_0_waits(launch, scripts
     run = launch(scripts / "files_calls.py", np=2, args=["gone", tmp_path], timeout=60)
     assert run.returncode != 0 and run.wall < 40
     assert "but rank 0 has continued without saving it" in run.stderr[1]
+
+
+def test_a_process_number_that_two_ranks_have_tells_no_paths_apart(monkeypatch):
+    """Ranks in containers may have the same one."""
+    monkeypatch.setattr(os, "getpid", lambda: 5000)
+    names = load("tensorflow.mpi._src.files.names")
+    names.note_process_numbers([5000, 5001])
+    assert names.pattern("/a/run_5000") == "/a/run_*"
+    names.note_process_numbers([5000, 5000])
+    assert names.pattern("/a/run_5000") == "/a/run_5000"

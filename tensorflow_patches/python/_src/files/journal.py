@@ -16,7 +16,7 @@ import threading
 import time
 
 from tensorflow.mpi import config
-from tensorflow.mpi._src.files import private
+from tensorflow.mpi._src.files import names, private
 from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import group
 
@@ -79,8 +79,10 @@ class _Calls:
 def install() -> None:
     """Called once, when the engine has started. Collective."""
     global _job, _own
-    everyone = control_plane.headers("the journal of file calls", os.urandom(8).hex())
-    _job, _own = everyone[0], group.rank
+    own = [os.urandom(8).hex(), os.getpid()]
+    everyone = control_plane.headers("the journal of file calls", own)
+    _job, _own = everyone[0][0], group.rank
+    names.note_process_numbers([number for _, number in everyone])
 
 
 def begin(key: str) -> bool:

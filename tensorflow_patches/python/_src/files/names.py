@@ -30,6 +30,7 @@ _folders: dict[str, str] = {}  # this rank's prefix of a path -> rank 0's; under
 _made: dict[str, tuple[int, int]] = {}  # links created here -> device and inode
 _made_folders: list[str] = []
 _kept: dict[str, int] = {}  # folders of files that rank 0 keeps -> exchanges started before
+_shares_number = False  # whether another rank, in another container, has this process's number
 _DRAWN = collections.deque[str](maxlen=1000)  # random names from tempfile, in this process
 
 
@@ -64,19 +65,25 @@ def renaming(rename: Any) -> Any:
     return renamed
 
 
+def note_process_numbers(numbers: list[int]) -> None:
+    """Called once, with the process numbers of all ranks."""
+    global _shares_number
+    _shares_number = numbers.count(os.getpid()) > 1
+
+
 def pattern(path: str, *, short: bool = False) -> str:
     """`path` with the parts that differ by rank, tempfile's names and the process number, as "*".
 
     Args:
-      short: also replaces a process number of up to three digits, as in a container, although it
-        may be a different number that is the same on all ranks. For saves, whose paths are compared
-        first.
+      short: also replaces a process number that has up to three digits, as in a container, or that
+        another rank has, too, although the path may be the same on all ranks. For saves, whose
+        paths are compared first.
     """
     for name in tuple(_DRAWN):
         if name in path:
             path = path.replace(name, "*")
     number = str(os.getpid())
-    if len(number) <= 3 and not short:
+    if (len(number) <= 3 or _shares_number) and not short:
         return path
     return re.sub(rf"(?<!\d){number}(?!\d)", "*", path)
 
