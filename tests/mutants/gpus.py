@@ -49,7 +49,7 @@ GPUS: tuple[Mutation, ...] = (
     ),
     _gpu(
         "staged_arrival", "a chunk is exchanged before it has arrived", _STAGED,
-        "if (status.ok()) status = Arrived(slot, *work);", "",
+        "if (status.ok()) status = AwaitFetched(slot, *work);", "",
     ),
     _gpu(
         "staged_submitters", "a result is used before it has landed", _STAGED,

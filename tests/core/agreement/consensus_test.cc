@@ -41,7 +41,7 @@ TEST_F(ConsensusTest, IsCommittedByAllAndRejectedByOne) {
 
 // Every rank sees the same outcome at every position, and what is committed has all votes.
 TEST_F(ConsensusTest, IsDecidedAlikeForAll) {
-  constexpr int kRanks = 4, kPositions = TFMPI_SANITIZED ? 1000 : 5000;
+  constexpr int kRanks = 4, kPositions = TFMPI_SANITIZED ? 1000 : 2000;
   std::atomic<uint64_t> word{0};
   std::vector<std::atomic<int>> votes(kPositions), committed(kPositions), rejected(kPositions);
   const auto rank = [&](int rank) {

@@ -12,7 +12,7 @@ OTHERS = {"mean of valid", "sum and a mean", "root of a mean"}
 
 @pytest.mark.parametrize("args", [["quick"], full([])], ids=str)
 def test_losses_that_are_not_sample_means_are_reported(launch, scripts, args):
-    run = launch(scripts / "loop_losses.py", np=2, args=args, timeout=120, pooled=True).check()
+    run = launch(scripts / "loop_losses.py", np=2, args=args, timeout=120).check()
     told, other = run.results
     assert not any(told["whole"].values())  # nothing is divided yet
     for found in told["found"].values():

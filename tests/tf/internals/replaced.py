@@ -14,6 +14,7 @@ import importlib
 import importlib.machinery
 import io
 import json
+import logging.handlers
 import os
 import pathlib
 import random
@@ -57,6 +58,7 @@ for library in (
     builtins,
     fcntl,
     io,
+    logging.handlers,
     os,
     pathlib,
     random,
