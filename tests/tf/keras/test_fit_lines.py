@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import re
+import signal
 import sys
 import types
 from typing import Any
@@ -107,7 +108,16 @@ def test_lines_after_a_sigterm(monkeypatch):
     on_sigterm.install()
     assert lines[-1] == (
         "TF_MPI_SAVE_ON_SIGTERM has no effect: tensorflow was imported on another thread than the "
-        "main thread. Import it on the main thread"
+        "main thread. Import it there"
+    )
+    monkeypatch.undo()
+    monkeypatch.setattr(on_sigterm.log, "say", lines.append)
+    monkeypatch.setenv("TF_MPI_SAVE_ON_SIGTERM", "/tmp")
+    monkeypatch.setattr(on_sigterm.signal, "getsignal", lambda number: signal.SIG_IGN)
+    on_sigterm.install()
+    assert lines[-1] == (
+        "TF_MPI_SAVE_ON_SIGTERM has no effect: the script handles SIGTERM. Save the model in that "
+        "handler, or remove it"
     )
 
 

@@ -28,13 +28,15 @@ def install() -> None:
     """Called once, when TensorFlow's libraries are loaded."""
     if not is_wanted():
         return
+    why = None
     if threading.current_thread() is not threading.main_thread():
-        log.say(
-            "TF_MPI_SAVE_ON_SIGTERM has no effect: tensorflow was imported on another thread than "
-            "the main thread. Import it on the main thread"
-        )
-    elif signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        why = "tensorflow was imported on another thread than the main thread. Import it there"
+    elif signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        why = "the script handles SIGTERM. Save the model in that handler, or remove it"
+    if why is None:
         signal.signal(signal.SIGTERM, _on_signal)
+    else:
+        log.say(f"TF_MPI_SAVE_ON_SIGTERM has no effect: {why}")
 
 
 def is_wanted() -> bool:
