@@ -32,8 +32,8 @@ CUDA_AWARE: tuple[tuple[str, str, str, str], ...] = (
     (
         "aware_spreading", "a result is read before the other sums have arrived",
         "      if (!status.ok() || !ended) return status;\n"
-        "      status = Take(*slot, terms.stream);",
-        "      if (!status.ok()) return status;\n      status = Take(*slot, terms.stream);",
+        "      status = CopyOut(*slot, terms.stream);",
+        "      if (!status.ok()) return status;\n      status = CopyOut(*slot, terms.stream);",
     ),
     (
         "aware_slot", "a chunk overwrites another one in flight",

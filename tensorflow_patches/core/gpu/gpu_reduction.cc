@@ -172,7 +172,7 @@ Status GpuReduction::MakeDirect(DeviceWay way, const GpuMemory& own, bool shares
   bool all = false;
   const Status agreed = Agree(made.ok(), &all, deadline);
   if (!agreed.ok() || all) return agreed;
-  *why_not = ": " + (made.ok() ? "another rank could not" : made.message());
+  *why_not = ": " + (made.ok() ? "another rank could not prepare it" : made.message());
   if (direct_ != nullptr) direct_->Close();
   const Status ended = Agree(true, &all, deadline);
   if (direct_ != nullptr && ended.ok()) direct_->Closed();

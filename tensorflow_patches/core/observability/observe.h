@@ -36,7 +36,7 @@ Status MeasureClockOffset(Transport* transport, const std::function<int64_t()>& 
 Status Gather(Transport* transport, const Observation& observation, const RankStats& own,
               std::vector<RankStats>* all);
 
-// Writes this rank's events alone, if the ranks did not end together: "trace.json" becomes
+// Writes this rank's events alone, after an end with an error: "trace.json" becomes
 // "trace.rank3.json". Returns the name.
 Status WriteOwnTimeline(const Topology& topology, const Observation& observation,
                         std::string* path);

@@ -27,7 +27,9 @@ using tensorflow::shape_inference::InferenceContext;
 
 constexpr int64_t kStepsOfNumber = 256;
 
-// Each node has its own kernel, and so its own sequence, like the op that it replaces.
+// Each node has its own kernel, and so its own sequence, like the op that it replaces. `numbers`:
+// how many the whole batch draws. `counter`: the lower word first. The seeds must not both be 0:
+// the stock op then draws its seeds, whereas this one would have a fixed key.
 REGISTER_OP("TfMpiRandomState")
     .Input("numbers: int64")
     .Output("key: uint64")
@@ -62,13 +64,13 @@ class RandomStateKernel : public tensorflow::OpKernel {
       generator_.Skip(static_cast<uint64_t>(context->input(0).scalar<int64_t>()()) *
                       kStepsOfNumber);
     }
-    key->vec<uint64_t>()(0) = Words(generator_.key()[0], generator_.key()[1]);
-    counter->vec<uint64_t>()(0) = Words(at[0], at[1]);
-    counter->vec<uint64_t>()(1) = Words(at[2], at[3]);
+    key->vec<uint64_t>()(0) = Join(generator_.key()[0], generator_.key()[1]);
+    counter->vec<uint64_t>()(0) = Join(at[0], at[1]);
+    counter->vec<uint64_t>()(1) = Join(at[2], at[3]);
   }
 
  private:
-  static uint64_t Words(uint32_t low, uint32_t high) {
+  static uint64_t Join(uint32_t low, uint32_t high) {
     return (static_cast<uint64_t>(high) << 32) | low;
   }
 

@@ -51,7 +51,7 @@ class SparseApplyKernel::Step {
   void OnExchanged(const absl::Status& status);
   const Tensor& values() const;
   const Tensor& indices() const;
-  // On a GPU this copies the rows back: the host, which must read their indices, has averaged them.
+  // The host has averaged the rows, since it must read their indices; on a GPU, copies them back.
   void OnAveraged(const absl::Status& status);
   void Update(const absl::Status& status);
   // Runs the stock kernel, in blocks of rows.
@@ -96,9 +96,9 @@ void SparseApplyKernel::Step::Submit(const absl::Status& copied) {
   if (!copied.ok()) return Finish(copied);
   auto group = RequestGroup::OfKernel(engine_, context_);
   if (average_ != nullptr) {
-    const absl::Status status =
-        average_->AddTo(group.get(), own_[0], own_[1], TableRows(), /*weight=*/1,
-                        Duplicates::kKeepUnlessIdentical);  // stock kernels update row by row
+    // Stock kernels update row by row; an undivided loop's identical rows must be applied once.
+    const absl::Status status = average_->AddTo(group.get(), own_[0], own_[1], TableRows(),
+                                                /*weight=*/1, Duplicates::kKeepUnlessIdentical);
     if (!status.ok()) return Finish(status);
   }
   if (first_apply_) {

@@ -1,6 +1,6 @@
 // The average of one sparse gradient over the ranks: takes this rank's rows with their indices, and
-// returns the rows of all ranks, each index once, or with all duplicates if the code that uses the
-// average may distinguish them.
+// returns the rows of all ranks. `Duplicates` (sparse_rows.h) says whether rows with the same index
+// are summed; with kKeepUnlessIdentical, ranks that all sent the same rows count as one.
 //
 // A kernel creates one on an inter-op thread, adds its request to a group with AddTo, and calls
 // Finish on TensorFlow's runner when the group has ended with ok; the rows are summed there. Row
@@ -47,8 +47,8 @@ class SparseAverage {
 
   // `values` [n, ...]: a row for each of `indices` [n], int32 or int64. `table_rows`: the first
   // dimension of the table, the same on all ranks, or -1. This rank's rows are multiplied by
-  // `weight`; with 0 it has none. `values` is read until Finish returns. `duplicates` must be the
-  // same on all ranks.
+  // `weight`; with 0 it has none. `values` is read until Finish returns. `duplicates`: see above;
+  // the same on all ranks.
   absl::Status AddTo(RequestGroup* group, const tensorflow::Tensor& values,
                      const tensorflow::Tensor& indices, int64_t table_rows, double weight,
                      Duplicates duplicates);

@@ -17,6 +17,7 @@ namespace {
 
 // Set once, and null again in a forked child. Never destroyed: kernels may run during exit.
 std::atomic<Engine*> g_engine{nullptr};
+std::atomic<bool> g_is_forked_child{false};
 std::atomic<bool> g_left_to_script{false};
 
 // What StartWaitsFor returns. Any thread.
@@ -30,7 +31,8 @@ Waits& GetWaits() {
   return *waits;
 }
 
-// State from the start to the end, for the threads that may call Start, Join and Leave (runtime.h).
+// What StartRuntime keeps until the process ends. Unguarded: only the threads that runtime.h allows
+// to start, join or leave use it.
 struct State {
   EngineOptions options;
   Observation observation;
@@ -59,17 +61,17 @@ bool GatherObservation(Transport* transport) {
   return status.code() != Code::kDeadlineExceeded && status.code() != Code::kUnavailable;
 }
 
-// The ranks did not end together, so each writes its own events.
+// After an end with an error, when rank 0 may not have the events of all ranks.
 void WriteOwn() {
   const State& state = GetState();
   if (state.observation.timeline.empty()) return;
   std::string path;
   const Status status = WriteOwnTimeline(GetEngine()->topology(), state.observation, &path);
-  Log(status.ok() ? "the ranks did not end together; the timeline of this one is in " + path
+  Log(status.ok() ? "this rank ended with an error; its own timeline is in " + path
                   : status.message());
 }
 
-// Whether nodes exchange tensors without a rail; only a rail compresses.
+// There is no rail if the nodes have different numbers of ranks; only a rail compresses.
 bool LacksRail(Transport* transport) {
   return transport->topology().nodes > 1 && transport->rail() == nullptr;
 }
@@ -95,7 +97,10 @@ std::string StartWaitsFor() {
 const std::string& StatsReport() { return GetState().stats_report; }
 
 Status StartRuntime(const RuntimeOptions& options) {
-  if (g_engine.load() != nullptr) return Status(Code::kInternal, "already started");
+  if (g_engine.load() != nullptr) {
+    return Status(Code::kInternal,
+                  "StartRuntime was called twice: this is a bug; please report it");
+  }
   Extras extras;
   if (!ParseExtras(options.extras, &extras)) {
     return Status(Code::kInternal,
@@ -130,11 +135,14 @@ Status StartRuntime(const RuntimeOptions& options) {
   if (!status.ok()) return status;
   state.options.stats = state.observation.stats;
   state.options.at_end = GatherObservation;
-  const bool rounds_nothing =
+  const bool compression_is_void =
       options.plugin.node.wire != DataType::kFloat32 && LacksRail(transport.get());
   g_engine = new Engine(std::move(transport), state.options);
-  pthread_atfork(nullptr, nullptr, [] { g_engine = nullptr; });
-  if (rounds_nothing && GetEngine()->topology().rank == 0) {
+  pthread_atfork(nullptr, nullptr, [] {
+    g_is_forked_child = true;
+    g_engine = nullptr;
+  });
+  if (compression_is_void && GetEngine()->topology().rank == 0) {
     Log("TF_MPI_COMPRESSION has no effect, because the nodes have different numbers of ranks: "
         "start the same number on each");
   }
@@ -144,6 +152,11 @@ Status StartRuntime(const RuntimeOptions& options) {
 Engine* GetEngine() { return g_engine.load(std::memory_order_acquire); }
 
 absl::Status AveragingIsOff() {
+  if (g_is_forked_child) {
+    return absl::FailedPreconditionError(
+        "this is a forked child process, which is not a rank; call tf.mpi collectives only in the "
+        "process that the launcher started");
+  }
   return absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)");
 }
 

@@ -121,7 +121,7 @@ def test_ranks_that_do_not_end_together_write_separate_traces(
     written = Trace(tmp_path / "trace.rank1.json")
     assert list(written.processes) == [1]
     assert len(of_tensor(written, 1, "apply", "w0")) == 3
-    line = f"the ranks did not end together; the timeline of this one is in {tmp_path}/trace.rank1"
+    line = f"this rank ended with an error; its own timeline is in {tmp_path}/trace.rank1"
     assert line in result.stderr[1]
     assert not (tmp_path / "trace.json").exists()
 

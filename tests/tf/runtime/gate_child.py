@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from common import compiles, encode, place, result
+from tensorflow.mpi._src.variables.large_variables import EagerVariable
 
 v1 = tf.compat.v1
 RANK, SIZE = place()
@@ -88,10 +89,11 @@ def in_child(step: Any) -> dict[str, Any]:
         "barrier": tf.mpi.barrier,
         "allreduce": lambda: tf.mpi.allreduce(1.0),
         "allgather": lambda: tf.mpi.allgather(tf.ones([2])),
+        "op": lambda: EagerVariable(own.handle).receive("own"),
     }.items():
         try:
             collective()
-        except RuntimeError as error:
+        except (RuntimeError, tf.errors.FailedPreconditionError) as error:
             said[name] = str(error)
     return said
 

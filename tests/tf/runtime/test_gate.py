@@ -140,6 +140,7 @@ def test_a_forked_child_trains_like_one_process(ranks):
                 f"tf.mpi.{name} was called in a process that rank {number} has forked"
                 in child[name]
             )
+        assert "this is a forked child process, which is not a rank" in child["op"]
 
 
 @pytest.mark.full

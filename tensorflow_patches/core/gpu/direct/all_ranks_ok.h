@@ -12,7 +12,7 @@ namespace tfmpi {
 
 // Called by all ranks: returns this rank's own failure, or `elsewhere` if another rank has failed.
 inline Status AllRanksOk(Transport* transport, const Status& own, TimePoint deadline,
-                         const char* elsewhere = "another rank could not") {
+                         const char* elsewhere = "another rank could not prepare it") {
   float all = own.ok() ? 1 : 0;
   const Status status =
       transport->Allreduce(&all, &all, {1, DataType::kFloat32, ReduceOp::kMin, 1}, deadline);

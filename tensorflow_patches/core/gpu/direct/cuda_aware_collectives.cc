@@ -17,10 +17,12 @@ size_t ShareBytes(size_t bytes, size_t ranks) {
   return (even + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// The test data of rank r. The sums, with rank r's data multiplied by r + 1, are integers that a
-// float32 can represent, and differ if a rank's data is missing or in another one's place.
-constexpr size_t kPeriod = 1021;
-double Value(size_t rank, size_t i) { return static_cast<double>(i % kPeriod + rank); }
+// A rank's test data and weight. The weighted sums are integers, exact in float32. They differ if
+// data is missing, or replaced by that of another rank, unless kPeriod divides their distance.
+constexpr size_t kPeriod = 251, kWeights = 7;
+static_assert(4000 * kWeights * 2 * (kPeriod - 1) < (1 << 24), "not exact with 4000 ranks");
+double Value(size_t rank, size_t i) { return static_cast<double>(i % kPeriod + rank % kPeriod); }
+double Weight(size_t rank) { return static_cast<double>(rank % kWeights + 1); }
 
 }  // namespace
 
@@ -63,8 +65,9 @@ Status CudaAwareCollectives::Prepare() {
   return status;
 }
 
-// Tests a chunk, whose messages have the maximum length, and a few elements, on one rank or two. A
-// library that never delivers gets half of the time, so that the ranks can still agree.
+// Reduces one full chunk and then 5 elements, of which only the first two ranks have a share. The
+// exchange gets half of the time until the deadline, so that the ranks can still agree if the
+// library never delivers.
 Status CudaAwareCollectives::Try(TimePoint deadline) {
   const size_t count = chunk_bytes_ / sizeof(float) + 5;
   void *pinned = nullptr, *memory = nullptr;
@@ -90,7 +93,7 @@ Status CudaAwareCollectives::TryOne(float* values, void* memory, size_t count, G
   Status status = gpu_->Copy(memory, values, count * sizeof(float), stream);
   // Executed even after a failure here, since the other ranks do.
   const Status reduced = Allreduce(memory, memory, count, DataType::kFloat32, ReduceOp::kAverage,
-                                   static_cast<double>(rank() + 1), stream, deadline);
+                                   Weight(rank()), stream, deadline);
   if (status.ok()) status = reduced;
   if (status.ok()) status = gpu_->Copy(values, memory, count * sizeof(float), stream);
   if (status.ok()) status = gpu_->Record(slots_[0].event, stream);
@@ -98,9 +101,13 @@ Status CudaAwareCollectives::TryOne(float* values, void* memory, size_t count, G
     status = AwaitEvent(gpu_, slots_[0].event, deadline, [this] { return StillBusy(*gpu_); });
   }
   if (failure_.ok()) failure_ = status;
+  double weights = 0, first = 0;
+  for (size_t r = 0; r < size(); ++r) {
+    weights += Weight(r);
+    first += Weight(r) * Value(r, 0);
+  }
   for (size_t i = 0; i < count && status.ok(); ++i) {
-    double expected = 0;
-    for (size_t r = 0; r < size(); ++r) expected += static_cast<double>(r + 1) * Value(r, i);
+    const double expected = first + weights * Value(0, i);
     if (values[i] == static_cast<float>(expected)) continue;
     status = Status(Code::kUnavailable,
                     transport_->description() +
@@ -172,8 +179,8 @@ Status CudaAwareCollectives::ReduceAll(const char* in, char* out, size_t bytes, 
   return Status();
 }
 
-// On this stream, the slot's previous chunk has been copied out before. MPI no longer uses the
-// slot.
+// Needs no wait: the copy out of the slot's previous chunk was enqueued earlier on this stream, and
+// MPI is done with the slot.
 Status CudaAwareCollectives::Put(Slot* slot, const char* in, char* out, size_t bytes,
                                  GpuStream stream) {
   slot->out = out;
@@ -211,7 +218,7 @@ Status CudaAwareCollectives::Advance(Slot* slot, const Terms& terms, bool* moved
     case Stage::kSpreading:
       status = messages_->Test(2 * slot->number + 1, &ended);
       if (!status.ok() || !ended) return status;
-      status = Take(*slot, terms.stream);
+      status = CopyOut(*slot, terms.stream);
       slot->stage = Stage::kFree;
       break;
   }
@@ -260,7 +267,7 @@ Status CudaAwareCollectives::Spread(const Slot& slot) {
   return messages_->Start(2 * slot.number + 1, to, from);
 }
 
-Status CudaAwareCollectives::Take(const Slot& slot, GpuStream stream) {
+Status CudaAwareCollectives::CopyOut(const Slot& slot, GpuStream stream) {
   const size_t begin = Begin(slot.bytes, rank()), end = Begin(slot.bytes, rank() + 1);
   Status status;
   if (begin != 0) status = gpu_->Copy(slot.out, slot.memory, begin, stream);
@@ -278,7 +285,8 @@ Status CudaAwareCollectives::Late() const {
     if (slot.stage != Stage::kSharing && slot.stage != Stage::kSpreading) continue;
     return Status(Code::kDeadlineExceeded,
                   "an exchange between GPUs by " + description() +
-                      " did not end in time: a peer has died or does not take part");
+                      " did not end in the time that TF_MPI_STALL_TIMEOUT allows: a peer has died "
+                      "or does not take part; TF_MPI_GPU_TRANSPORT=staged avoids it");
   }
   return Status(Code::kDeadlineExceeded, StillBusy(*gpu_));
 }

@@ -1,8 +1,8 @@
 // Reductions by an MPI that supports GPU memory (CUDA-aware MPI): it sends gradients from GPU to
 // GPU, and each GPU sums its share of them.
 //
-//   rank 0   own chunk -> | share 1 to rank 1, share 0 of all | sum of share 0 | share 0 to all |
-//   rank 1   own chunk -> | share 0 to rank 0, share 1 of all | sum of share 1 | share 1 to all |
+//   rank 0   copy own chunk in | send share 1, receive share 0 | sum share 0 | send the sum to all
+//   rank 1   copy own chunk in | send share 0, receive share 1 | sum share 1 | send the sum to all
 //
 // then the chunk, in which every share is now a sum, is copied to the result. So each element is
 // summed on one rank, and all ranks get the same bits.
@@ -31,7 +31,7 @@ namespace tfmpi {
 class CudaAwareCollectives : public DeviceCollectives {
  public:
   // Called by all ranks; their transports must support GPU messages. Uses four chunks of GPU
-  // memory. Runs a test reduction and fails, on this rank or on all, if a result is wrong.
+  // memory. Runs a test reduction, and fails on all ranks if the result is wrong on any.
   static Status Make(Gpu* gpu, Transport* transport, size_t chunk_bytes, TimePoint deadline,
                      std::unique_ptr<DeviceCollectives>* made);
   ~CudaAwareCollectives() override;
@@ -83,7 +83,7 @@ class CudaAwareCollectives : public DeviceCollectives {
   Status Share(const Slot& slot);
   Status Add(const Slot& slot, const Terms& terms);
   Status Spread(const Slot& slot);
-  Status Take(const Slot& slot, GpuStream stream);
+  Status CopyOut(const Slot& slot, GpuStream stream);
   Status Late() const;
 
   // The offset of a rank's share in a chunk of `bytes` bytes.

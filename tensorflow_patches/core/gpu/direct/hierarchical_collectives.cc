@@ -86,8 +86,10 @@ Status HierarchicalCollectives::AwaitReduced(TimePoint deadline) {
   return AwaitEvent(
       gpu_, reduced_, deadline,
       [this] {
-        return "the GPUs of this node (" + inside_->description() + ") have not reduced on " +
-               gpu_->description() + " within TF_MPI_STALL_TIMEOUT: a peer hangs, or this GPU does";
+        return "the reduction by the GPUs of this node (" + inside_->description() +
+               ") has not ended on " + gpu_->description() +
+               " within TF_MPI_STALL_TIMEOUT: another rank of the node or this GPU hangs; "
+               "TF_MPI_GPU_TRANSPORT=staged avoids it";
       },
       [this] { return inside_->Poll(); });
 }

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/base/types.h"
+#include "tensorflow_patches/core/memory/leaked_memory.h"
 #include "tensorflow_patches/core/transport/mpi/mpi_state.h"
 #include "tensorflow_patches/core/transport/mpi/pairwise_allreduce.h"
 
@@ -187,7 +189,10 @@ int Broadcast(void* data, size_t bytes, int32_t root, double seconds, char* erro
 int Allgather(const void* in, void* out, const size_t* bytes, double seconds, char* error) {
   State& state = GetState();
   const TimePoint deadline = DeadlineIn(seconds);
-  std::vector<int> counts(state.data.size), offsets(state.data.size);
+  // MPI reads these until the operation ends, which may be after this call has timed out.
+  auto layout = std::make_unique<std::vector<int>>(2 * state.data.size);
+  int* const counts = layout->data();
+  int* const offsets = counts + state.data.size;
   size_t total = 0;
   for (int r = 0; r < state.data.size; ++r) {
     counts[r] = static_cast<int>(bytes[r]);
@@ -202,9 +207,11 @@ int Allgather(const void* in, void* out, const size_t* bytes, double seconds, ch
   if (in != own && bytes[state.data.rank] != 0) std::memcpy(own, in, bytes[state.data.rank]);
   MPI_Request request = MPI_REQUEST_NULL;
   TFMPI_RETURN_IF_ERROR("MPI_Iallgatherv",
-                        MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, out, counts.data(),
-                                        offsets.data(), MPI_BYTE, state.data.comm, &request));
-  return Wait(&request, deadline, "MPI_Iallgatherv", error);
+                        MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, out, counts, offsets, MPI_BYTE,
+                                        state.data.comm, &request));
+  const int result = Wait(&request, deadline, "MPI_Iallgatherv", error);
+  if (result != kTfMpiOk) KeepUntilExit(std::move(layout));
+  return result;
 }
 
 }  // namespace tfmpi::mpi

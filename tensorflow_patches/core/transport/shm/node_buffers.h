@@ -3,11 +3,11 @@
 //
 // Each rank's data is in its own buffer. A reduction leaves this rank's share of the result there,
 // and a rank that needs all of it reads each share from the buffer of the rank that reduced it. So
-// no host copies anything.
+// the CPUs reduce in place and copy nothing between buffers.
 //
 // Communication thread only; all ranks make the same calls in the same order. After a failure the
-// memory is unusable. The code that moves data in and out must know when a peer may still read a
-// buffer.
+// memory is unusable. The caller must not overwrite a buffer that a peer may still be reading: if
+// ranks call Allreduce or Barrier only after their reads, its return means that these have ended.
 
 #ifndef TFMPI_CORE_TRANSPORT_SHM_NODE_BUFFERS_H_
 #define TFMPI_CORE_TRANSPORT_SHM_NODE_BUFFERS_H_
@@ -36,7 +36,8 @@ class NodeBuffers {
   };
 
   // Collective over the node, whose collectives must outlive it. If one rank cannot have the
-  // memory, no rank of the node gets it, and `why` receives the reason.
+  // memory, no rank of the node gets it: then returns ok, leaves *made null and sets *why, which
+  // must be empty.
   static Status Make(NodeCollectives* node, const Options& options, TimePoint deadline,
                      std::unique_ptr<NodeBuffers>* made, std::string* why);
   ~NodeBuffers();
