@@ -247,7 +247,7 @@ def test_a_pickle_that_calls_functions_is_refused(tmp_path, protocol):
         frame = text.index(b"\x95")  # the frame has another length now
         text = text[:frame] + text[frame + 9 :]
     (tmp_path / "cifar-100-python" / "train").write_bytes(text)
-    with pytest.raises(pickle.UnpicklingError, match="is not part of a NumPy array"):
+    with pytest.raises(ValueError, match="is not part of a NumPy array"):
         images.cifar100(str(tmp_path))
     assert not (tmp_path / "made").exists()
 
@@ -263,13 +263,37 @@ def _refuses(words: str, function: Any, *arguments: Any, **named: Any) -> None:
 def test_bad_image_files_are_refused(tmp_path):
     images = load("tensorflow.mpi._src.readers.images")
     folder = str(tmp_path)
-    _refuses("train-images-idx3-ubyte.gz or mnist.npz, in that folder", images.mnist, folder)
-    _refuses("unpack CIFAR's archive there", images.cifar10, folder)
+    missing = f"MNIST is missing in '{folder}': put train-images-idx3-ubyte (or .gz) there"
+    _refuses(missing, images.mnist, folder)
+    _refuses(f"is missing: unpack CIFAR's archive in '{folder}'", images.cifar10, folder)
     idx = tmp_path / "train-images-idx3-ubyte"
     idx.write_bytes(struct.pack(">HBBI", 0, 9, 1, 0))
     _refuses("is not an idx file of bytes", images.mnist, folder)
     idx.write_bytes(struct.pack(">HBBI", 0, 8, 1, 2))
     _refuses("has 0 bytes, but its header says (2,)", images.mnist, folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("train-images-idx3-ubyte", b"\0\0", "error: unpack_from requires"),
+        ("train-images-idx3-ubyte.gz", gzip.compress(b"1234")[:-9], "EOFError: "),
+        ("train-images-idx3-ubyte.gz", b"<html>", "BadGzipFile: Not a gzipped file"),
+        ("mnist.npz", b"PK\3\4", "BadZipFile: "),
+        ("cifar-100-python/train", b"", "EOFError: "),
+        ("cifar-100-python/train", pickle.dumps([1])[:-1], "UnpicklingError: "),
+        ("cifar-100-python/train", pickle.dumps({"data": 1}), "KeyError: 'fine_labels'"),
+    ],
+)
+def test_a_damaged_image_file_is_named(tmp_path, name, content, why):
+    images = load("tensorflow.mpi._src.readers.images")
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    read = images.cifar100 if "cifar" in name else images.mnist
+    with pytest.raises(ValueError, match="download it again") as raised:
+        read(str(tmp_path))
+    assert f"'{path}' is damaged, or not the published file ({why}" in str(raised.value)
 
 
 def test_arrays_that_cannot_be_read_are_refused(monkeypatch):
