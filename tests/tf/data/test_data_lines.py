@@ -155,6 +155,32 @@ def test_shard_refuses_what_it_cannot_split(feeds, monkeypatch):
         shard.shard(Dataset(), True)
 
 
+def test_a_zip_of_a_part_and_an_undivided_dataset_is_reported(feeds, said, monkeypatch):
+    shard = load("tensorflow.mpi._src.data.dataset_shard")
+    monkeypatch.setattr(shard.log, "once", lambda line, *_, **__: said.append(line))
+    monkeypatch.setattr(shard.transformations, "is_zip", lambda dataset: hasattr(dataset, "zips"))
+
+    def made(*inputs: Any, **marks: Any) -> Any:
+        return types.SimpleNamespace(_inputs=lambda: inputs, **marks)
+
+    undivided, part = made(), made(made(), _tf_mpi_part=True)
+    both = made(made(part), part, zips=True)
+    assert shard._part_of(both) is both and not said
+    mixed = made(made(part, undivided, zips=True))
+    assert shard._part_of(mixed) is mixed
+    assert said[0].startswith("a loop over a zip pairs this rank's part of one dataset with all of")
+    assert "pass each zipped dataset to tf.mpi.shard, or zip them undivided" in said[0]
+
+
+def test_a_dataset_that_is_used_many_times_is_visited_once(feeds):
+    """2**60 paths lead to the same source."""
+    shard = load("tensorflow.mpi._src.data.dataset_shard")
+    dataset = types.SimpleNamespace(_inputs=lambda: [])
+    for _ in range(60):
+        dataset = types.SimpleNamespace(_inputs=lambda source=dataset: [source, source])
+    assert not shard.is_part(dataset)
+
+
 def test_batches_without_samples_are_reported_with_a_remedy(feeds, monkeypatch):
     whys: list[Any] = []
     monkeypatch.setattr(feeds.plan, "plan_for", lambda *given: whys.append(given[3]))

@@ -1,6 +1,6 @@
-"""Datasets that the script iterates itself: this rank's part, if script or user ask for it.
+"""Datasets that the script iterates: this rank's part, if the script or the user asks for it.
 
-Parts have no weight here: if a batch does not divide evenly, some ranks have a sample more.
+Parts have no weight here: if a batch does not divide evenly, some ranks get one sample more.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -61,9 +62,9 @@ def shard(dataset: Any, batched: bool | None) -> Any:
     even = mine and all(rows.is_integer() for rows in mine)
     scope.note_divided({int(rows) for rows in mine} if even else None)
     if sizes and not even and not collectives.called_by_script:
-        lengths = " and ".join(map(str, sorted(sizes)))
+        listed = " and ".join(map(str, sorted(sizes)))
         log.once(
-            f"a loop over batches of {lengths} samples, which do not divide among {group.size} "
+            f"a loop over batches of {listed} samples, which do not divide among {group.size} "
             "ranks: samples of a smaller part weigh more, and each rank draws its own random "
             "numbers for samples, so this is not one process's result. Use a batch size that is a "
             f"multiple of {group.size}, with drop_remainder=True",
@@ -106,8 +107,8 @@ def splits_loops() -> bool:
 def iterated(dataset: Any) -> Any:
     """See hooks.dataset_iterated. With TF_MPI_SHARD=dataset, this rank's part of the dataset.
 
-    Except where Keras has divided it (without_sharding), where a function reads all data on purpose
-    (reads_all_data), and if it is already a part.
+    Returns `dataset` undivided if Keras has divided it (without_sharding), if a function reads all
+    data on purpose (reads_all_data), or if it is already a part.
     """
     if group.size == 1:
         return _counted(dataset, dataset)
@@ -116,7 +117,10 @@ def iterated(dataset: Any) -> Any:
 
 
 def _counted(part: Any, dataset: Any) -> Any:
-    """`dataset`, iterated for `part`; counted if it is what this rank trains on."""
+    """Returns `dataset`, what is actually iterated in place of `part`.
+
+    If this rank trains on it, its samples are counted for TF_MPI_STATS and TF_MPI_TIMELINE.
+    """
     if not input_stats.on():
         return dataset
     of_keras = hasattr(part, "_tf_mpi_of_keras")
@@ -127,11 +131,11 @@ def _counted(part: Any, dataset: Any) -> Any:
 
 
 def _part_of(dataset: Any) -> Any:
-    if is_part(dataset) or hasattr(dataset, "_tf_mpi_undivided"):
+    if hasattr(dataset, "_tf_mpi_undivided") or getattr(_local, "reads_all", False):
         return dataset
-    if getattr(_local, "reads_all", False):
+    if is_part(dataset):
+        _warn_of_mixed_zip(dataset)
         return dataset
-
     if not tf.executing_eagerly():
         return shard(dataset, None)
     part = vars(dataset).get("_tf_mpi_iterated")
@@ -141,8 +145,30 @@ def _part_of(dataset: Any) -> Any:
 
 
 def is_part(dataset: Any) -> bool:
-    """Whether it is this rank's part of a dataset."""
-    return hasattr(dataset, "_tf_mpi_part") or any(map(is_part, dataset._inputs()))
+    """Whether it is this rank's part of a dataset, or made from one."""
+    return any(hasattr(one, "_tf_mpi_part") for one in _down_to_parts(dataset))
+
+
+def _down_to_parts(dataset: Any) -> Iterator[Any]:
+    """`dataset` and what it is made from, each once, but nothing that a part is made from."""
+    pending, seen = [dataset], set[int]()
+    while pending:
+        one = pending.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            pending += () if hasattr(one, "_tf_mpi_part") else one._inputs()
+
+
+def _warn_of_mixed_zip(dataset: Any) -> None:
+    zips = filter(transformations.is_zip, _down_to_parts(dataset))
+    if any(len(set(map(is_part, one._inputs()))) > 1 for one in zips):
+        log.once(
+            "a loop over a zip pairs this rank's part of one dataset with all of another, so the "
+            "pairs differ from one process's. If that matters, pass each zipped dataset to "
+            "tf.mpi.shard, or zip them undivided",
+            key="a mixed zip",
+        )
 
 
 def without_sharding(dataset: Any) -> Any:
@@ -157,8 +183,8 @@ def without_sharding(dataset: Any) -> Any:
 def reads_all_data(function: Any) -> Any:
     """Wraps a function that reads all data: datasets that it iterates are not divided."""
 
-    def looks(*args: Any, **kwargs: Any) -> Any:
+    def read_all(*args: Any, **kwargs: Any) -> Any:
         with threads.inside(_local, reads_all=True):
             return function(*args, **kwargs)
 
-    return looks
+    return read_all
