@@ -42,7 +42,7 @@ def test_each_rank_reads_what_it_has_appended(appended):
 
 def test_a_change_that_another_rank_has_made_is_reported(appended):
     (run, folder), _ = appended
-    line = f"has read '{folder}/history.json' after another rank had changed it, and does not write"
+    line = f"has read '{folder}/history.json' after another rank had changed it, so its own change"
     assert any(line in text for text in run.stderr[:2]), run.report()
     assert not any("after another rank had changed it" in text for text in run.stderr[2:])
 

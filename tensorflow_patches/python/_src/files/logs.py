@@ -1,4 +1,5 @@
-"""Rotating handlers of Python's logging: the logs are rotated once, by the first rank.
+"""Rotating handlers of Python's logging: the logs are rotated once, by whichever rank of
+the node gets there first.
 
 A rank that is late finds the log that another has renamed already, and would take it for an older
 one: remove it, or rename it once more. So it renames nothing, and continues in the log that the

@@ -1,4 +1,5 @@
-"""Calls that make, rename or remove paths: each is made once, by the first rank that comes to it.
+"""Calls that make, rename or remove paths: each is made once, by whichever rank of the node
+gets there first.
 
 All ranks run the script's os.mkdir("run") on one disk. The first rank succeeds, and the others find
 that the folder exists, although the script creates it once. Worse, a rank that comes late to

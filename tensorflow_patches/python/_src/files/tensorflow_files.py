@@ -9,8 +9,11 @@ import tensorflow as tf
 from tensorflow.mpi._src.files import names, saves
 
 
-def update_once(function: Any) -> Any:
-    """Wraps update_checkpoint_state for calls by the script; savers call an inner function."""
+def checkpoint_state_on_rank_0(function: Any) -> Any:
+    """Wraps update_checkpoint_state, for calls by the script: only rank 0 writes.
+
+    Savers call an inner function.
+    """
 
     def path(
         save_dir: Any,
@@ -25,8 +28,11 @@ def update_once(function: Any) -> Any:
     return saves.on_rank_0(function, path)
 
 
-def removes_other_names(function: Any) -> Any:
-    """Replaces the removal of old checkpoints on ranks other than 0: removes only their links."""
+def remove_links(function: Any) -> Any:
+    """Replaces _delete_file_if_exists, which removes old checkpoints, on ranks other than 0.
+
+    `function` is not called: rank 0 removes its own files, and this rank only its links to them.
+    """
 
     def delete_file_if_exists(filespec: Any) -> None:
         names.remove(os.fsdecode(filespec))
@@ -34,8 +40,8 @@ def removes_other_names(function: Any) -> Any:
     return delete_file_if_exists
 
 
-def saves_checkpoint(function: Any) -> Any:
-    """See hooks.saves_checkpoint."""
+def checkpoint_on_rank_0(function: Any) -> Any:
+    """Wraps TrackableSaver.save: only rank 0 writes."""
 
     def path(self: Any, file_prefix: Any, number: Any = None, *args: Any, **kwargs: Any) -> Any:
         from tensorflow.python.framework import ops
@@ -56,8 +62,8 @@ def saves_checkpoint(function: Any) -> Any:
     return saves.on_rank_0(function, path, result)
 
 
-def saves_variables(function: Any) -> Any:
-    """See hooks.saves_variables."""
+def variables_on_rank_0(function: Any) -> Any:
+    """Wraps Saver._write, the part of Saver.save that writes variables: only rank 0 writes."""
 
     def result(saver: Any, session: Any, checkpoint_file: str) -> str:
         sharded_v1 = saver.saver_def and saver.saver_def.sharded and saver.saver_def.version == 1
@@ -68,8 +74,8 @@ def saves_variables(function: Any) -> Any:
     )
 
 
-def saves_graph(function: Any) -> Any:
-    """See hooks.saves_graph."""
+def graph_on_rank_0(function: Any) -> Any:
+    """Wraps graph_io.write_graph: only rank 0 writes."""
 
     def path(graph_or_graph_def: Any, logdir: Any, name: Any, as_text: bool = True) -> str:
         return os.path.join(logdir, name)
@@ -77,8 +83,8 @@ def saves_graph(function: Any) -> Any:
     return saves.on_rank_0(function, path, path)
 
 
-def saves_model(function: Any) -> Any:
-    """See hooks.saves_model."""
+def model_on_rank_0(function: Any) -> Any:
+    """Wraps save_and_return_nodes, which writes a SavedModel: only rank 0 writes."""
 
     def path(obj: Any, export_dir: Any, *args: Any, **kwargs: Any) -> Any:
         return export_dir
@@ -86,8 +92,8 @@ def saves_model(function: Any) -> Any:
     return saves.on_rank_0(function, path, lambda *args, **kwargs: ([], {}))
 
 
-def saves_built_model(function: Any) -> Any:
-    """See hooks.saves_built_model."""
+def built_model_on_rank_0(function: Any) -> Any:
+    """Wraps _SavedModelBuilder.save: only rank 0 writes."""
 
     def result(builder: Any, as_text: bool = False, *args: Any, **kwargs: Any) -> bytes:
         name = "saved_model.pbtxt" if as_text else "saved_model.pb"
@@ -100,19 +106,19 @@ def saves_built_model(function: Any) -> Any:
 
 
 def silent_summary_writer() -> Any:
-    """See hooks.silent_summary_writer."""
+    """The writer that create_file_writer returns on other ranks: it records nothing."""
     from tensorflow.mpi._src.files import summaries
 
     return summaries.SilentWriter()
 
 
 def silent_events_writer() -> Any:
-    """See hooks.silent_events_writer."""
+    """The writer of an EventFileWriter on other ranks: it discards events."""
     from tensorflow.mpi._src.files import summaries
 
     return summaries.SilentEvents()
 
 
-def records_nothing(writer: Any) -> bool:
-    """See hooks.records_nothing."""
+def is_silent(writer: Any) -> bool:
+    """Whether `writer` is from silent_summary_writer()."""
     return getattr(writer, "_tf_mpi_silent", False)

@@ -1,4 +1,5 @@
-"""Files that the script overwrites: each version is written once, by the first rank.
+"""Files that the script overwrites: each version is written once, by whichever rank of
+the node gets there first.
 
 A script may add its result to the list in results.json. The first rank writes the longer list;
 another would read that, and add the result once more. And a late rank would replace a version with
@@ -14,9 +15,11 @@ import os
 from typing import Any
 
 from tensorflow.mpi._src.files import journal, names, saves, shared_calls
-from tensorflow.mpi._src.runtime import group, log
+from tensorflow.mpi._src.runtime import c_api, group, log
 
-_read: set[str] = set()  # files that this rank has read in a version that it had yet to write
+# Files that this rank has read after another rank had already written the version that this rank
+# would write next.
+_read: set[str] = set()
 
 
 def _key(path: str) -> str:
@@ -42,15 +45,16 @@ def begin(path: str) -> bool:
 
     Returns whether it is noted, for end().
     """
+    # A path with a rank-specific part is a different file on each rank: versions cannot be matched.
     return names.pattern(path) == path and journal.begin(_key(path))
 
 
-def end(path: str, noted: bool, written: bool, placed: bool) -> None:
-    """Called after begin(). written: this rank is done with its version; placed: not dropped."""
-    if written:
+def end(path: str, noted: bool, settled: bool, placed: bool) -> None:
+    """Called after begin(). settled: this rank is done with its version; placed: not dropped."""
+    if settled:
         _read.discard(path)
     if noted:
-        (journal.succeed if written else journal.fail)(_key(path))
+        (journal.succeed if settled else journal.fail)(_key(path))
     if placed:
         shared_calls.note_made(path)
 
@@ -61,14 +65,15 @@ def warn_of_drop(path: str, descriptor: int) -> None:
     Warns if it differs from the file at `path` and this rank has read that. Other versions may
     differ harmlessly, for example in a time.
     """
-    if path not in _read or group.rank > 1:
+    # Of local ranks 0 and 1, at least one drops its version, so each node prints one or two lines.
+    if path not in _read or c_api.topology()[2] > 1:
         return
     with contextlib.suppress(OSError):
         if not filecmp.cmp(path, f"/proc/self/fd/{descriptor}", shallow=False):
             log.once(
-                f"rank {group.rank} has read '{path}' after another rank had changed it, and does "
-                "not write its own change, which a single process makes once. If each rank has "
-                "something to add, collect it first (tf.mpi.allgather) and write on rank 0",
+                f"rank {group.rank} has read '{path}' after another rank had changed it, so its "
+                "own change is not written. That is right if all ranks make the same change; if "
+                "each adds something of its own, collect it (tf.mpi.allgather) and write on rank 0",
                 key="ahead",
                 every_rank=True,
             )

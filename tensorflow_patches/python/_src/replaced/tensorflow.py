@@ -128,9 +128,9 @@ TENSORFLOW = (
         "a part's sum is divided by the whole batch", _STRATEGIES),
     # Files
     Row(f"{_P}.checkpoint.checkpoint_management:update_checkpoint_state", How.WRAP,
-        tensorflow_files.update_once, "only rank 0 writes it", _NAMES, FILES),
+        tensorflow_files.checkpoint_state_on_rank_0, "only rank 0 writes it", _NAMES, FILES),
     Row(f"{_P}.checkpoint.checkpoint_management:_delete_file_if_exists", How.WRAP,
-        tensorflow_files.removes_other_names, "rank 0 removes the files", _NAMES, OTHER_FILES),
+        tensorflow_files.remove_links, "rank 0 removes the files", _NAMES, OTHER_FILES),
     Row(f"{_P}.data.ops.cache_op:_cache", How.WRAP, dataset_files.own_cache,
         "only one process may write a cache", _NAMES, OTHER_FILES),
     Row(f"{_P}.data.ops.snapshot_op:_snapshot", How.WRAP, dataset_files.own_snapshot,
