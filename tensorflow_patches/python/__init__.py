@@ -201,9 +201,10 @@ def gather_batch(x: Any) -> Any:
         gradients = tape.gradient(loss, encoder.trainable_variables)
         optimizer.apply_gradients(zip(gradients, encoder.trainable_variables))
 
-    It is differentiable. The gradient of this rank's samples is scaled so that the average of the
-    ranks' gradients, which the optimizer applies, is the gradient of the mean of the ranks'
-    losses. If every rank computes its loss from the whole batch, that is the gradient of this loss.
+    It is differentiable for floating and complex types. The gradient of this rank's samples is
+    scaled so that the average of the ranks' gradients, which the optimizer applies, is the gradient
+    of the mean of the ranks' losses. If every rank computes its loss from the whole batch, that is
+    the gradient of this loss.
 
     Args:
       x: a tf.Tensor of numbers or bools with samples along its first dimension, which may differ

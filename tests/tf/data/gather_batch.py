@@ -58,6 +58,40 @@ def kinds_of_numbers() -> dict[str, Any]:
     return found
 
 
+def exact_in_compiled_code() -> dict[str, Any]:
+    """Numbers that float64 does not hold: integers of more than 53 bits, and complex ones."""
+    numbers = [2**62 + 1, -(2**62) - 1, -1, 2**53 + 1, 0, 5]
+    whole = tf.data.Dataset.from_tensor_slices(tf.constant(numbers, tf.int64)).batch(6)
+    part = next(iter(tf.mpi.shard(whole)))
+    gather = tf.function(tf.mpi.gather_batch, jit_compile=compiles())
+    unsigned = gather(tf.bitcast(part, tf.uint64))
+    found: dict[str, Any] = {
+        "int64": gather(part).numpy().tolist(),
+        "uint64": [number - 2**64 * (number >= 2**63) for number in unsigned.numpy().tolist()],
+    }
+    for dtype in (tf.complex64, tf.complex128):
+        some = gather(tf.cast(part % 7, dtype) * (1 - 2j))
+        found[dtype.name] = [[number.real, number.imag] for number in some.numpy().tolist()]
+    return {"numbers": numbers, **found}
+
+
+def complex_gradients() -> dict[str, Any]:
+    """A gradient through gathered complex numbers, in eager code and compiled."""
+    whole = tf.data.Dataset.from_tensor_slices(X[:6].astype(np.float64)).batch(6)
+    part = next(iter(tf.mpi.shard(whole)))
+
+    def gradient(part: Any, factors: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(factors)
+            whole = tf.mpi.gather_batch(tf.complex(part * factors, tf.sin(part * factors)))
+            loss = tf.abs(tf.reduce_sum(whole**3)) ** 2  # depends on products of samples
+        return tape.gradient(loss, factors)
+
+    ways = {"eager": gradient, "compiled": tf.function(gradient, jit_compile=compiles())}
+    found = {name: way(part, tf.constant(START[:, 0], tf.float64)) for name, way in ways.items()}
+    return {name: encode(tf.mpi.allreduce(one).numpy()) for name, one in found.items()}
+
+
 def refused() -> dict[str, str]:
     """The errors for a scalar, and for a compiled function without a static shape."""
     said = {}
@@ -87,6 +121,8 @@ def main() -> None:
             "compiled": train(12, lambda step: tf.function(step, jit_compile=compiles())),
             "uneven": train(11, lambda step: tf.function(step, reduce_retracing=True), 43),
             "numbers": kinds_of_numbers(),
+            "exact": exact_in_compiled_code(),
+            "complex": complex_gradients(),
             "refused": refused(),
         }
     )

@@ -18,8 +18,17 @@ def test_a_whole_batch_loss_equals_one_process(scripts, ranks: int) -> None:
         launch(scripts / "gather_batch.py", np=ranks, timeout=180, pooled=True).check().results
     )
     assert_same(results)
-    for case in ("eager", "function", "compiled", "uneven", "numbers"):
+    for case in ("eager", "function", "compiled", "uneven", "numbers", "complex"):
         assert_close(results[0][case], alone[case], 1e-5)
+    exact = dict(results[0]["exact"])
+    numbers = exact.pop("numbers")
+    of_complex = [[number % 7, -2 * (number % 7)] for number in numbers]
+    assert exact == {
+        "int64": numbers,
+        "uint64": numbers,
+        "complex64": of_complex,
+        "complex128": of_complex,
+    }
     assert "not a scalar" in results[0]["refused"]["scalar"]
     assert "Set jit_compile=False" in results[0]["refused"]["unknown shape"]
     assert alone["refused"] == {"scalar": "", "unknown shape": ""}  # returns x itself

@@ -309,7 +309,7 @@ def prediction_on_shard(model: Any, step: Callable[[Any], Any]) -> Callable[[Any
 
 def _on_whole(step: Callable[[Any], Any], data: Any) -> Any:
     """Runs a step on the samples of all ranks, on every rank."""
-    with batch.step_on_whole():
+    with batch.replicated_step():
         return step(data)
 
 

@@ -23,10 +23,10 @@ from tensorflow.mpi._src.runtime import group, threads
 
 _calls = itertools.count()  # of eager gatherings, in program order
 _local = threading.local()  # .part
-distinct_gradients_sent = 0  # averages by send_distinct_gradient
+distinct_gradient_sent = False  # one average, by send_distinct_gradient
 
 
-class Data(NamedTuple):
+class WholeBatch(NamedTuple):
     """A shard for `step_on` that is a whole batch, without a weight."""
 
     data: Any
@@ -62,7 +62,7 @@ class Part:
         # Variables of metrics that are the same on every rank.
         self.whole_states = plan.whole_states if plan is not None else []
         self._updating: set[int] = set()  # ids of metrics
-        self.is_whole = False  # whether the current code computes on the whole batch
+        self.is_suspended = False  # inside outside_part()
         # Results of metrics, by id: (tensor, metric, key if the result is a dict).
         self.results: dict[int, tuple[Any, Any, str | None]] = {}
         self._wholes: dict[int, tuple[Any, Any, Any]] = {}
@@ -110,7 +110,8 @@ class Part:
     def first_row(self) -> Any:
         """The index of this rank's first sample in the batch: an int64 scalar.
 
-        A stand-in, on a rank without samples, uses rows of other ranks.
+        On a rank without samples (which computes on a stand-in, docs/glossary.md) the index is that
+        of another rank's row; this is harmless because its weight is 0.
         """
         return self._rows(self._first, 0 if self.findings is not None else group.rank)
 
@@ -124,14 +125,13 @@ class Part:
             return samples.length(like)
         leaves = [leaf for leaf in tf.nest.flatten(self.data) if tf.is_tensor(leaf)]
         batched = (leaf for leaf in leaves if samples.is_batched(tf.type_spec_from_value(leaf)))
-        rows = samples.length(next(batched))
+        rows = samples.length(next(batched))  # only data with a batched tensor is divided
         static = tf.get_static_value(rows)
         return rows * parts if static is None else tf.constant(static * parts)
 
     def leaf(self, value: Any) -> Leaf | None:
-        """How the whole batch's argument is made from `value`, in a step that is analyzed.
-
-        None if it cannot be made.
+        """How the argument for a computation on the whole batch is obtained from `value`: kept,
+        gathered, averaged or summed. None if it cannot be. Only in a step that is analyzed.
         """
         if not isinstance(value, tf.Tensor):
             return None if isinstance(value, tf.__internal__.CompositeTensor) else Leaf.KEEP
@@ -274,20 +274,20 @@ def step_on(
 
 
 @contextlib.contextmanager
-def step_on_whole() -> Iterator[None]:
+def replicated_step() -> Iterator[None]:
     """Around a step that every rank runs on the whole batch."""
     with threads.inside(_local, part=None), scope.replicated_step(), scope.weighted(None):
         yield
 
 
 @contextlib.contextmanager
-def of_whole(part: Part) -> Iterator[None]:
-    """Inside, this thread computes on the whole batch, or without samples."""
-    before, part.is_whole = part.is_whole, True
+def outside_part(part: Part) -> Iterator[None]:
+    """Inside, the code does not compute on `part`'s samples, but on the whole batch or on none."""
+    before, part.is_suspended = part.is_suspended, True
     try:
         yield
     finally:
-        part.is_whole = before
+        part.is_suspended = before
 
 
 def can_be_gathered(value: Any) -> bool:
@@ -317,7 +317,9 @@ def gather_batch(x: Any) -> Any:
 
 
 def gather(x: Any, part: Part | None, replicated: bool) -> Any:
-    """The rows of `x` of all ranks, in the batch's order; differentiable if floating.
+    """The rows of `x` of all ranks, in the batch's order.
+
+    Differentiable for floating and complex types; of others there is no gradient.
 
     A step averages its gradients over ranks, weighted by samples. The gradient that flows back
     through here is scaled so that this average is the gradient of the mean of the ranks' losses.
@@ -327,6 +329,9 @@ def gather(x: Any, part: Part | None, replicated: bool) -> Any:
       part: the part whose samples its rows are; None outside of Keras's steps.
       replicated: every rank computes the same from the result, so its gradient is not averaged.
     """
+    if x.dtype.is_complex:
+        of_both = gather(tf.stack([tf.math.real(x), tf.math.imag(x)], -1), part, replicated)
+        return tf.complex(of_both[..., 0], of_both[..., 1])
     source = _compiled(x, part) if compiled.is_compiled() else _gathered(x, part)
     if not x.dtype.is_floating:
         return source[0]
@@ -388,6 +393,9 @@ def _compiled(x: Any, part: Part | None) -> tuple[Any, Any]:
             f"samples, but a tensor has the shape {x.shape}. Set jit_compile=False, or use a batch "
             f"size that is a multiple of {group.size} and drop_remainder=True"
         )
+    if x.dtype in (tf.int64, tf.uint64):  # not exact in float64; their halves are
+        whole, take = _compiled(tf.bitcast(x, tf.int32), part)
+        return tf.bitcast(whole, x.dtype), take
     rows = x.shape[0]
     before, after = group.rank, group.size - 1 - group.rank
     padded = tf.pad(tf.cast(x, tf.float64)[None], [[before, after], *[[0, 0]] * x.shape.rank])
@@ -410,15 +418,15 @@ def allgather(x: Any) -> Any:
 
 
 def send_distinct_gradient() -> None:
-    """Called before every rank computes whole batches; collective, and done once.
+    """Call once, on all ranks, before a step in which all of them compute the same whole batch.
 
     The coordinator warns if the first gradients are equal on all ranks. With whole batches they
     are, and should be; this average, of values that differ, keeps it from warning.
     """
-    global distinct_gradients_sent
-    if distinct_gradients_sent or group.size == 1:
+    global distinct_gradient_sent
+    if distinct_gradient_sent or group.size == 1:
         return
-    distinct_gradients_sent = 1
+    distinct_gradient_sent = True
     with tf.init_scope():
         averaging.average([tf.constant([group.rank + 1.0])], ["rank"], "whole batches")
 

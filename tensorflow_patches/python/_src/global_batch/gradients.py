@@ -38,7 +38,7 @@ def of_whole_batch(original: Any) -> Any:
         trained = [_is_trained(source) for source in tf.nest.flatten(sources)]
         if part is None and any(trained):
             loop_losses.check(tf.nest.flatten(target))
-        if part is not None and not part.is_whole and any(trained):
+        if part is not None and not part.is_suspended and any(trained):
             if part.findings is not None:
                 _analyze(part, part.findings, tf.nest.flatten(target), output_gradients)
                 if all(trained):

@@ -41,7 +41,7 @@ def on_part(keras: Keras, original: Any) -> Any:
     def call(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         part = batch.current()
         function = hooking.with_callers_autograph(original)
-        if part is None or part.is_whole:
+        if part is None or part.is_suspended:
             return function(self, y_true, y_pred, sample_weight)
         given = _Given(keras, y_true, y_pred, sample_weight)
         if part.findings is not None:
@@ -135,7 +135,7 @@ def _of_whole(part: Any, site: Site | None, loss: Any, function: Any, given: _Gi
     for prediction, mask in zip(tf.nest.flatten(arguments[1]), masks, strict=True):
         if mask is not None:
             given.keras.put_mask(prediction, mask)
-    with batch.of_whole(part):
+    with batch.outside_part(part):
         value = function(loss, *arguments)
     part.note(value, Kind.CONST)
     return value

@@ -35,7 +35,7 @@ def updated(original: Any) -> Any:
         part = batch.current()
         function = hooking.with_callers_autograph(original)
         # A subclass calls its base class's update_state on the same metric.
-        if part is None or part.is_whole or part.is_updating(self):
+        if part is None or part.is_suspended or part.is_updating(self):
             return function(self, *args, **kwargs)
         with part.updating(self):
             if part.findings is not None:
@@ -148,7 +148,7 @@ def analyze_update(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool 
         for i, tensor in zip(specs, tensors, strict=True):
             inside[i] = tensor
         args, kwargs = tf.nest.pack_sequence_as(arrays, inside)
-        with batch.step_on(batch.Data(tensors), findings=findings):
+        with batch.step_on(batch.WholeBatch(tensors), findings=findings):
             metric.update_state(*args, **kwargs)
 
     try:
@@ -185,7 +185,7 @@ def _of_whole(
         part.whole_states += [one for one in variables_of(metric) if id(one) not in known]
     whole = [part.whole(one, leaf, metric.name) for one, leaf in zip(given, leaves)]
     args, kwargs = tf.nest.pack_sequence_as((args, kwargs), whole)
-    with batch.of_whole(part):
+    with batch.outside_part(part):
         return function(metric, *args, **kwargs)
 
 

@@ -104,7 +104,7 @@ def _has_virtual_batches(layer: Any) -> bool:
 def _is_of_all_ranks(layer: Any) -> bool:
     """Whether the layer normalizes by all ranks' samples; if by a part, says so once."""
     part = batch.current()
-    if group.size == 1 or scope.is_replicated_step() or (part is not None and part.is_whole):
+    if group.size == 1 or scope.is_replicated_step() or (part is not None and part.is_suspended):
         return False
     asked = getattr(layer, "synchronized", False) or config.get(_SWITCH) == "1"
     has_part = scope.has_own_samples() or config.get("TF_MPI_SHARD") != "auto"

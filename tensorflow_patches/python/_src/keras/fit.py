@@ -167,7 +167,7 @@ def _agree_on_stop(label: str, model: Any) -> None:
 
 
 def _averaged_gradients() -> int:
-    return c_api.stats()["gradients"] - batch.distinct_gradients_sent
+    return c_api.stats()["gradients"] - batch.distinct_gradient_sent
 
 
 def _check_averaged(fit: _Fit, model: Any) -> None:

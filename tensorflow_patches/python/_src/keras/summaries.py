@@ -27,7 +27,7 @@ def _is_of_part(value: Any) -> bool:
     if (
         part is None
         or part.findings is not None
-        or part.is_whole
+        or part.is_suspended
         or not isinstance(value, tf.Tensor)
     ):
         return False

@@ -174,7 +174,7 @@ def _is_divided(in_step: bool = True) -> bool:
         return False
     part = batch.current()
     if part is not None:
-        return not part.is_whole and not part.is_outside_graph()
+        return not part.is_suspended and not part.is_outside_graph()
     if not scope.is_divided() or scope.is_replicated_step():
         return False
     return not in_step or _in_own_step()
