@@ -40,6 +40,10 @@ IMPORTS = Path(__file__).resolve().parent / "imports"  # contains sitecustomize.
 TAIL = 4000  # characters of each stream shown in a message
 LAUNCHER_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_")
 
+# A shell's background jobs ignore SIGINT, and so would ranks and scripts that interrupt themselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Runs in each rank, then execs the script under the same process ID. Disables core files.
 RANK_WRAPPER = """
 rank=${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${PMI_RANK:-${SLURM_PROCID:-0}}}}

@@ -199,8 +199,9 @@ def test_a_python_that_does_not_exit_is_ended(launch, scripts, way):
 
 
 @pytest.mark.full
-def test_an_exit_with_code_0_is_a_success(launch, scripts):
-    run = launch(scripts / "errors_ends.py", args=["well", 1], timeout=90).check()
+@pytest.mark.parametrize("way", ["well", "well at once"])
+def test_an_exit_with_code_0_is_a_success(launch, scripts, way):
+    run = launch(scripts / "errors_ends.py", args=[way, 1], timeout=90).check()
     assert "has stopped" not in "".join(run.stderr)
     assert DIED not in "".join(run.stderr)
     check_collected(run, of_imports=True)

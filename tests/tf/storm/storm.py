@@ -52,7 +52,7 @@ PHASES = (
     "exit",
 )
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGTERM", "SIGINT", "SIGSTOP", "SIGABRT")
-# `leave` and `vanish` are os._exit(3) and os._exit(0).
+# `leave` is os._exit(3), `vanish` the C library's _exit(0).
 WAYS = (*SIGNALS, "raise", "exit", "leave", "vanish")
 # Phases in which the script's own thread is not inside a library.
 PLAIN = ("start", "callback", "evaluate", "predict", "save", "last step")

@@ -7,6 +7,7 @@ after printing AT and the time.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import signal
 import sys
@@ -26,7 +27,7 @@ def fail() -> None:
     if WAY == "exit":
         sys.exit(3)
     if WAY == "vanish":  # silently, as if it had succeeded
-        os._exit(0)
+        ctypes.CDLL(None)._exit(0)
     if WAY == "leave":
         os._exit(3)
     os.kill(os.getpid(), signal.Signals[WAY])

@@ -298,7 +298,8 @@ Status DirectReduction::Check(TimePoint now) {
   return Status(Code::kDeadlineExceeded,
                 "a reduction between GPUs (" + description() + ") has not ended on " +
                     gpu_->description() +
-                    " within TF_MPI_STALL_TIMEOUT: a peer hangs, or this GPU does");
+                    " within TF_MPI_STALL_TIMEOUT: another rank or this GPU hangs; "
+                    "TF_MPI_GPU_TRANSPORT=staged avoids it");
 }
 
 Status DirectReduction::Drain(TimePoint deadline) {

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from tensorflow.mpi import _build_info, config, errors
 from tensorflow.mpi._src.lifecycle import cores, ends, settings
@@ -313,6 +313,23 @@ def _end() -> None:
         except BaseException as error:
             _leave(reasons.reason(error))
             raise
+
+
+def exiting_at_once(original: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
+    """Wrapper of os._exit, by which scripts skip the end of a library that hangs.
+
+    With code 0 this rank ends as it does at the end of its script: MPI launchers end the whole job
+    if a rank ends without MPI_Finalize, and the others may still be writing files.
+    """
+
+    def exit_at_once(status: int) -> NoReturn:
+        try:
+            if status == 0 and not _ending.locked():
+                _end()
+        finally:
+            original(status)
+
+    return exit_at_once
 
 
 def _leave_or_join() -> None:

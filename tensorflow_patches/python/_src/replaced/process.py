@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorflow.mpi._src.interpose.replacement_table import ALWAYS, How, Row
-from tensorflow.mpi._src.lifecycle import ends
+from tensorflow.mpi._src.lifecycle import ends, engine
 
 _ENDS = "tf/runtime/test_errors.py"
 
@@ -17,4 +17,6 @@ PROCESS = (
         "other ranks get the exit code before Python exits", _ENDS, ALWAYS),
     Row("sys:exit", How.WRAP, ends.leaving_python,
         "creates a SystemExit, whose code can be read", _ENDS, ALWAYS, "python<3.12"),
+    Row("os:_exit", How.WRAP, engine.exiting_at_once,
+        "with code 0, other ranks may still be working", _ENDS, ALWAYS),
 )
