@@ -123,7 +123,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "file",
         "ranks wait for a save that rank 0 does not make",
-        "        elif ended or rank_0_waits - self.rank_0_waits_at_miss >= _MAX_IDLE_POSTS:\n",
+        "        elif ended or rank_0_waits - self.rank_0_waits_at_miss >= _POSTS_UNTIL_ERROR:\n",
         "        elif False:\n",
         ("test_names.py::test_a_save_that_rank_0_does_not_make_ends_when_rank_0_waits",),
         tier=FULL,

@@ -94,7 +94,8 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
                                       pending.named.signature);
     Fail(named.name, Code::kInvalidArgument,
          "the ranks disagree on " + difference +
-             "; the script must build the same model on all ranks");
+             "; all ranks must build the same model, and call collectives with the same dtype and "
+             "shape");
     return;
   }
   if (!pending.rows.empty() && !named.signature.shape.empty()) {
@@ -129,10 +130,16 @@ void Coordinator::Withdraw(int rank, const std::string& name) {
   auto it = pending_.find(name);
   // If not found, it was agreed on or failed before the withdrawal arrived; that answer stands.
   if (it == pending_.end() || !it->second.ready[rank]) return;
-  it->second.ready[rank] = false;
-  if (!it->second.rows.empty()) it->second.rows[rank] = 0;  // if it joins now, it contributes none
+  Pending& pending = it->second;
+  pending.ready[rank] = false;
+  if (!pending.rows.empty()) pending.rows[rank] = 0;  // if it joins now, it contributes none
   peers_[rank].wait_state.blocked = WaitState::Blocked::kNo;
-  if (--it->second.num_ready == 0) pending_.erase(it);
+  if (--pending.num_ready == 0) {
+    pending_.erase(it);
+  } else {
+    while (!pending.ready[pending.first_rank])
+      pending.first_rank = (pending.first_rank + 1) % size_;
+  }
   next_.withdrawn.push_back({rank, name});
 }
 
@@ -186,7 +193,8 @@ void Coordinator::CheckReady(const std::string& name) {
       (signature.kind == OpKind::kBroadcast && pending.ready[signature.root]);
   if (!can_do_without) {
     return Fail(name, Code::kFailedPrecondition,
-                Describe(signature) + " '" + name + "' needs all ranks, but " + absent);
+                Describe(signature) + " '" + name + "' needs all ranks, but " + absent +
+                    "; make sure that every rank takes the same steps");
   }
   if (!absent.empty()) NoteAbsent(pending, absent);
   agreed_.push_back(std::move(pending));
@@ -215,8 +223,8 @@ std::string Coordinator::DescribeAbsent(const Pending& pending) const {
   }
   if (ended == 0) return waits;
   return "the script has ended on " + std::to_string(ended) + " of " + std::to_string(size_) +
-         " ranks (" + listed + (ended > kMaxListed ? ", ...)" : ")") + (waits.empty() ? "" : "; ") +
-         waits;
+         " ranks (" + (ended == 1 ? "rank " : "ranks ") + listed +
+         (ended > kMaxListed ? ", ...)" : ")") + (waits.empty() ? "" : "; ") + waits;
 }
 
 // A script usually ends on all ranks at about the same time, so a finished rank is worth a line
@@ -307,7 +315,10 @@ void Coordinator::CheckStalls(TimePoint now) {
               (stalled == 2 ? " more request waits)" : " more requests wait)");
     }
     const bool expires = options_.stall_timeout.count() > 0;
-    notices_.push_back(line + (expires ? "; an error follows after TF_MPI_STALL_TIMEOUT" : ""));
+    notices_.push_back(line +
+                       "; ranks that are only slow will catch up; otherwise make sure that every "
+                       "rank takes the same steps" +
+                       (expires ? " (error after TF_MPI_STALL_TIMEOUT)" : ""));
   }
   for (const auto& [name, report] : expired) {
     Fail(name, Code::kDeadlineExceeded,
@@ -315,13 +326,14 @@ void Coordinator::CheckStalls(TimePoint now) {
              "; TF_MPI_STALL_TIMEOUT has expired: make sure that every rank takes the same steps, "
              "or raise the timeout");
   }
-  // Last: until the ranks have received the post, their wait states are out of date.
+  // After CheckDeadlock: a post makes wait states out of date until the ranks have received it.
   PostThatRank0Waits(now);
 }
 
 void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
   const Signature& signature = pending.named.signature;
   if (fingerprints_compared_ || size_ == 1 || !IsAverage(signature)) return;
+  if (pending.num_ready < size_) return;  // the others may have other samples
   // Zeros on all ranks say nothing about the data; zeros on only one rank are a difference.
   if (is_new && (pending.named.fingerprint != 0 || !pending.same_fingerprint)) {
     ++first_gradients_;

@@ -74,7 +74,7 @@ class Coordinator {
   // A name that some ranks are ready for.
   struct Pending {
     NamedSignature named;  // as the first rank announced it
-    int first_rank = 0;
+    int first_rank = 0;    // the first rank to announce it; after its withdrawal, another ready one
     std::vector<bool> ready;  // by rank
     int num_ready = 0;
     int lacking = 0;            // a rank found to be missing, where the next search starts

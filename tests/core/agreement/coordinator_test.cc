@@ -230,10 +230,10 @@ TEST_F(CoordinatorTest, AMismatchNamesBothRanksAndWhatTheyHave) {
   ASSERT_EQ(response_list.errors.size(), 1u);
   EXPECT_EQ(response_list.errors[0].name, "w");
   EXPECT_EQ(response_list.errors[0].code, Code::kInvalidArgument);
-  EXPECT_EQ(
-      response_list.errors[0].message,
-      "the ranks disagree on 'w': rank 1 has allreduce average of float32 [3, 5], rank 2 has "
-      "allreduce average of float32 [3, 4]; the script must build the same model on all ranks")
+  EXPECT_EQ(response_list.errors[0].message,
+            "the ranks disagree on 'w': rank 1 has allreduce average of float32 [3, 5], rank 2 has "
+            "allreduce average of float32 [3, 4]; all ranks must build the same model, and call "
+            "collectives with the same dtype and shape")
       << "in the order of the ranks, not of their coming";
 }
 
@@ -260,7 +260,8 @@ TEST_F(CoordinatorTest, AMismatchOfTensorsThatShareARequestNamesTheFirstThatDiff
     ASSERT_EQ(response_list.errors.size(), 1u);
     EXPECT_EQ(response_list.errors[0].message,
               "the ranks disagree on " + std::string(words) +
-                  "; the script must build the same model on all ranks");
+                  "; all ranks must build the same model, and call collectives with the same dtype "
+                  "and shape");
   }
 }
 
@@ -358,6 +359,20 @@ TEST_F(CoordinatorTest, WithdrawalKeepsTheOthersReady) {
   EXPECT_TRUE(Decide().responses.empty());
   Ready(0, "w", {1});
   EXPECT_EQ(Decide().responses.size(), 1u);
+}
+
+TEST_F(CoordinatorTest, AReportDoesNotNameARankThatHasWithdrawn) {
+  Start(3);
+  for (int rank : {0, 1}) Ready(rank, "w", {1});
+  Withdraw(0, "w");
+  Ready(2, "w", {2});
+  const ResponseList response_list = Decide();
+  ASSERT_EQ(response_list.errors.size(), 1u);
+  EXPECT_EQ(
+      response_list.errors[0].message.rfind(
+          "the ranks disagree on 'w': rank 1 has allreduce average of float32 [1], rank 2", 0),
+      0u)
+      << response_list.errors[0].message;
 }
 
 // Its rows counted until it joined without any.

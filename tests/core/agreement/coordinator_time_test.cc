@@ -76,7 +76,7 @@ TEST_F(JoinTest, WhatZerosCannotStandInForFails) {
     EXPECT_TRUE(response_list.responses.empty()) << Describe(signature);
     ASSERT_EQ(response_list.errors.size(), 1u) << Describe(signature);
     EXPECT_EQ(response_list.errors[0].code, Code::kFailedPrecondition);
-    EXPECT_TRUE(Contains(response_list.errors[0].message, "ended on 1 of 2 ranks (1)"))
+    EXPECT_TRUE(Contains(response_list.errors[0].message, "ended on 1 of 2 ranks (rank 1)"))
         << response_list.errors[0].message;
   }
 }
@@ -272,6 +272,18 @@ TEST_F(FingerprintTest, ZerosAndOneRankSayNothing) {
   Start(1);
   for (int step = 0; step < 3; ++step) Step({7}, {8});
   EXPECT_TRUE(notices_.empty());
+}
+
+TEST_F(FingerprintTest, AStepWithoutARankSaysNothing) {
+  Start(2);
+  Join(1);
+  for (int step = 0; step < 3; ++step) {
+    Ready(0, "a", Average({1}), 7);
+    Decide();
+  }
+  for (const std::string& notice : Notices()) {
+    EXPECT_FALSE(Contains(notice, "bitwise identical")) << notice;
+  }
 }
 
 TEST_F(FingerprintTest, ZerosBesideADifferenceAreNoEquality) {

@@ -231,15 +231,16 @@ TEST_F(GivesNothingTest, WhoHasEndedAndWhoWaitsAreToldApart) {
   const std::vector<std::string> notices = Notices();
   ASSERT_EQ(notices.size(), 1u);
   ExpectParts(notices[0],
-              {"the script has ended on 1 of 3 ranks (2)",
+              {"the script has ended on 1 of 3 ranks (rank 2)",
                "; rank 1 waits for rank 0's file 'model.keras'", "the remaining 1 rank"});
   ReadyList ready_list;
   ready_list.requests = {{"most", Of(OpKind::kAllreduce, ReduceOp::kMax), 0, Purpose::kBackground}};
   Send(0, ready_list);
   const ResponseList response_list = Decide();
   ASSERT_EQ(response_list.errors.size(), 1u);
-  ExpectParts(response_list.errors[0].message,
-              {"needs all ranks, but the script has ended on 1 of 3 ranks (2)", "; rank 1 waits"});
+  ExpectParts(
+      response_list.errors[0].message,
+      {"needs all ranks, but the script has ended on 1 of 3 ranks (rank 2)", "; rank 1 waits"});
 }
 
 // Everything except an optimizer's gradients needs every rank: collective calls, and the script's

@@ -251,7 +251,7 @@ def refused() -> dict[str, str]:
     cases = {
         "allreduce": lambda: reduced(0),
         "no reduce_op": lambda: reduced(99),
-        "strings": lambda: EagerVariable(strings.handle).receive("strings"),
+        "strings": lambda: EagerVariable(strings.handle).broadcast_from_rank_0("strings"),
         "device": on_another_device,
         "rows": of_too_many_rows,
     }

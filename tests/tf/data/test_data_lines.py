@@ -318,9 +318,9 @@ def test_a_callback_that_reads_batches_of_predict_is_reported(feeds, said, monke
     monkeypatch.setattr(predictions.log, "once", lambda line, **_: said.append(line))
     monkeypatch.setattr(predictions.control_plane, "any_rank", lambda label, mine: mine)
     call = predictions.Prediction()
-    assert not call.is_shown("predict 1") and not said
-    call.shows_batches = True
-    assert call.is_shown("predict 1")
+    assert not call.any_callback_reads_batches("predict 1") and not said
+    call.callback_reads_batches = True
+    assert call.any_callback_reads_batches("predict 1")
     assert said[0].startswith("predict: a callback has on_predict_batch_end, which receives the")
     assert "so every rank predicts all samples, at one process's speed" in said[0]
 

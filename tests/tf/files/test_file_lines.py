@@ -142,6 +142,22 @@ def test_a_save_that_rank_0_does_not_make_is_an_error(waits, monkeypatch):
         one.is_over()
 
 
+def test_a_save_under_another_name_does_not_hide_one_that_is_missing(waits, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(waits.log, "say", said.append)
+    monkeypatch.setattr(waits.names, "map_folders", lambda path, other: None)
+    monkeypatch.setattr(waits.names, "link_to_rank_0", lambda path, other, kept: True)
+    one = save(waits, monkeypatch, {})
+    monkeypatch.setattr(waits, "_rank_0", [waits._Save("", "save", "/tmp/other", "", "", "")])
+    monkeypatch.setattr(waits, "_matched", {0})
+    one._match(0)
+    assert "which refers to the same file until the process exits" in said[0]
+    one.section = "fit"
+    monkeypatch.setattr(waits, "_posted", lambda name: int(name == waits._LEFT + "fit"))
+    assert one.is_over()
+    assert "but rank 0 has not saved it; nothing was written. Save under the same path" in said[1]
+
+
 def test_a_save_that_is_not_visible_on_this_node_is_reported(waits, monkeypatch, tmp_path):
     said: list[str] = []
     monkeypatch.setattr(waits.log, "say", said.append)

@@ -19,12 +19,11 @@ SOME = ("counted", "rolled", "looks", "own_loop", "own_gradient", "gradient_by_s
 REASONS = {
     "rolled": "the loss 'mean_squared_error' (Roll in forward.py:",
     "looks": "a step that cannot be traced into a graph ('SymbolicTensor' object has no attribute "
-    "'numpy') depends on several samples at once, or cannot be analyzed, so every rank computes "
-    "whole batches. The result is that of one process, and so is the speed. To share the work, "
-    "use TensorFlow's ops only",
-    "own_loop": "the script's own loop over the batches (make_train_function) depends on several "
-    "samples at once, or cannot be analyzed, so every rank computes whole batches. The result is "
-    "that of one process, and so is the speed. To share the work, leave the loop to Keras",
+    "'numpy') may need all samples of a batch, so every rank computes whole batches. The result is "
+    "that of one process, and so is the speed. To share the work, use TensorFlow's ops only",
+    "own_loop": "the script's own loop over the batches (make_train_function) may need all samples "
+    "of a batch, so every rank computes whole batches. The result is that of one process, and so "
+    "is the speed. To share the work, leave the loop to Keras",
     "own_gradient": "the script's own gradient (IdentityN in forward.py:",
 }
 ROW = re.compile(r"plan: .*? \| (\w+) +\| (split|gathered|whole) ")

@@ -52,9 +52,7 @@ SPEED = (
 def test_a_draw_in_a_function_is_reported_with_a_remedy(plan, said, monkeypatch):
     findings(plan, monkeypatch, nested_draws=True)
     assert plan._make(step(), None, False, None, True).is_whole
-    line = (
-        "evaluate() of model 'net': a random draw in a tf.function that the step calls depends on"
-    )
+    line = "evaluate() of model 'net': a random draw in a tf.function that the step calls may need"
     assert said[0].startswith(line) and SPEED in said[0]
     way_out = "use batches of one size that is a multiple of 2, or remove that tf.function"
     assert said[0].endswith(f"To share the work, {way_out}")
@@ -63,7 +61,8 @@ def test_a_draw_in_a_function_is_reported_with_a_remedy(plan, said, monkeypatch)
 def test_a_whole_batch_in_a_compiled_step_is_reported_with_a_remedy(plan, said, monkeypatch):
     findings(plan, monkeypatch, gathered=[plan.Why("the loss 'dice'")])
     plan._make(step(compiled=True), None, False, None, True)
-    assert said[0].startswith("evaluate() of model 'net': the loss 'dice', compiled, depends on")
+    line = "evaluate() of model 'net': the loss 'dice' in a compiled step may need all samples of a"
+    assert said[0].startswith(line)
     assert "To share the work, set jit_compile=False, or use batches of one size that is" in said[0]
 
 
@@ -78,7 +77,7 @@ def test_batches_that_cannot_be_gathered_are_reported_with_a_remedy(plan, said, 
     found = findings(plan, monkeypatch)
     found.whys.append(plan.Why("the loss 'dice'", "Mean in train.py:8"))
     assert not plan._make(step(), None, True, None, False).is_whole
-    assert said[0].startswith("evaluate() of model 'net': the loss 'dice' (Mean in train.py:8) dep")
+    assert said[0].startswith("evaluate() of model 'net': the loss 'dice' (Mean in train.py:8) may")
     assert (
         "each rank computes it from its own batch, and the average is not one process's" in said[0]
     )

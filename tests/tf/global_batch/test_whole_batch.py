@@ -19,9 +19,9 @@ OF_PART = "normalizes by the moments of each rank's part of the batch"
 REASONS = (
     "the loss whose gradient it takes (Sqrt in whole_batch.py:",
     "the metric 'right' (MatMul in whole_batch_said.py:",
-    "the value assigned to 'queue/kept' depends on several samples at once",
-    "a loss that depends on gradients depends on several samples at once",
-    "the Python attribute 'turn' depends on several samples at once, or cannot be analyzed",
+    "the value assigned to 'queue/kept' may need all samples of a batch",
+    "a loss that depends on gradients may need all samples of a batch",
+    "the Python attribute 'turn' may need all samples of a batch",
     "To share the work, keep it in a tf.Variable, or turn off run_eagerly",
 )
 

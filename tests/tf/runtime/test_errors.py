@@ -230,7 +230,7 @@ def test_a_stall_is_reported_and_then_an_error(stalled, late):
     waited = f"allreduce 'weights (GradientDescent)' on rank {1 - late} has waited"
     report = [line for line in stalled.stderr[0].splitlines() if waited in line]
     assert report and f"for rank {late} (rank {late} last asked for" in report[0]
-    assert "an error follows after TF_MPI_STALL_TIMEOUT" in report[0]
+    assert "(error after TF_MPI_STALL_TIMEOUT)" in report[0]
     error, seconds = stalled.results[1 - late][f"late {late}"]
     assert error.startswith("DeadlineExceededError: ") and waited in error
     assert f"for rank {late}" in error and "TF_MPI_STALL_TIMEOUT has expired" in error

@@ -66,7 +66,7 @@ def average_of_upstream(
     upstream: Sequence[Any], names: Sequence[str], label: str, weight: Any
 ) -> list[Any]:
     """The gradient of an average that was weighted with `weight`."""
-    if weight is None or not scope.is_of_shares():
+    if weight is None or not scope.is_inside_shares():
         return average(upstream, names, label, weight)
     with scope.weighted(weight):
         share, to_sum = scope.share(), scope.gradient_weight()

@@ -13,7 +13,7 @@ from tensorflow.mpi._src.runtime import c_api, group, threads
 
 _local = threading.local()  # weight, averaged, step, follows, script, shares
 _divided = False
-_rows: set[int | None] | None = set()  # see own_rows()
+_rows: set[int] | None = set()  # see own_rows()
 
 
 class _Step(enum.Enum):
@@ -35,11 +35,11 @@ def current_weight() -> Any:
 
 
 def shares() -> contextlib.AbstractContextManager[None]:
-    """Inside, gradients that this thread takes are shares of a loss, which ranks add up."""
+    """Inside, this thread takes gradients of this rank's share of a loss; the ranks add them up."""
     return threads.inside(_local, shares=True)
 
 
-def is_of_shares() -> bool:
+def is_inside_shares() -> bool:
     """Whether this thread is inside `shares()`."""
     return bool(getattr(_local, "shares", False))
 
@@ -54,13 +54,13 @@ def share() -> Any:
 
 
 def gradient_weight() -> Any:
-    """The weight, in their average, of gradients that are taken now; None if it is 1.
+    """The weight with which gradients taken now enter their average; None if it is 1.
 
     Inside `shares()` it is the number of ranks, which turns the average into a sum; for a rank
     without samples it is 0, in case its gradient is NaN.
     """
     weight = current_weight()
-    if not is_of_shares():
+    if not is_inside_shares():
         return weight
     if weight is None:
         return float(group.size)
@@ -76,13 +76,14 @@ def replicated_step() -> contextlib.AbstractContextManager[None]:
     """Around a Keras step that every rank computes on the same data, with the same result.
 
     Its gradients are averaged nevertheless, because ranks differ in rounding and would drift apart.
-    Sparse gradients are averaged row by row in place, so an optimizer sees one process's rows. The
-    caller guarantees the same data on all ranks; gradients that differ in shape are an error.
+    Of sparse gradients the i-th rows of all ranks are averaged, so an optimizer sees one process's
+    rows. The caller guarantees the same data on all ranks; gradients that differ in shape are an
+    error.
     """
     return threads.inside(_local, step=_Step.REPLICATED)
 
 
-def on_given() -> contextlib.AbstractContextManager[None]:
+def on_script_data() -> contextlib.AbstractContextManager[None]:
     """Around a Keras step on data that the script passes itself, as to train_on_batch.
 
     Inside another step, as in an override that calls super(), it changes nothing.
@@ -122,7 +123,7 @@ def does_averaging_follow() -> bool:
 
 def duplicates(every_row: bool) -> int:
     """What an average does with rows of the same index; values of core/reduction/sparse_rows.h: 0
-    sums them, 1 keeps all rows of all ranks, 2 does so unless all ranks have the same rows.
+    sums them, 1 keeps all rows of all ranks, 2 too, but rows that all ranks have only once.
 
     Ranks that get the same data, in a loop of the script or by train_on_batch, act as one process.
     If data is divided, equal rows come from different samples.
@@ -144,7 +145,7 @@ def note_divided(rows: set[int] | None) -> None:
     _rows = None if rows is None or _rows is None else _rows | rows
 
 
-def own_rows() -> set[int | None] | None:
+def own_rows() -> set[int] | None:
     """The possible numbers of samples of a part, over all divided datasets; None if unknown."""
     return _rows
 
@@ -154,7 +155,7 @@ def is_divided() -> bool:
 
 
 def for_the_script() -> contextlib.AbstractContextManager[None]:
-    """Inside, this thread's averages are over all ranks, even if the script averages itself."""
+    """Inside, this thread averages over all ranks, even if averaging was left to the script."""
     return threads.inside(_local, script=True)
 
 

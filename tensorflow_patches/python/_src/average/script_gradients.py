@@ -59,7 +59,7 @@ def taken(gradients: Any, sources: Any) -> list[Any]:
     gradients = list(gradients)
     if group.size == 1 or len(gradients) != len(sources):
         return gradients
-    if scope.does_averaging_follow() and not scope.is_of_shares():
+    if scope.does_averaging_follow() and not scope.is_inside_shares():
         return gradients
     trained = [
         (i, variable)
@@ -109,7 +109,7 @@ def _eagerly(gradients: list[Any], variables: list[Any]) -> list[Any]:
 
 def _as_parts(gradients: list[Any]) -> list[Any]:
     """Gradients that are not averaged, as the script sees them: those of this rank's part."""
-    if not scope.is_of_shares():
+    if not scope.is_inside_shares():
         return gradients
 
     def parts(values: list[Any]) -> list[Any]:
@@ -184,7 +184,7 @@ def _pass(inputs: list[Any], variables: list[Any], weight: Any, slices: Any = No
         version=graph.version,
         slices=slices,
         duplicates=scope.duplicates(True),
-        of_shares=scope.is_of_shares(),
+        of_shares=scope.is_inside_shares(),
     )
     return list(outputs[:-1])
 

@@ -99,7 +99,7 @@ def shard_of(given: Given) -> Feed:
     Raises:
       ValueError: the ranks were given datasets of different sizes.
     """
-    predicting, call = predictions.expected()
+    predicting, call = predictions.take_expected()
     sizes = given.sizes or batch_shard.batch_sizes(given.dataset)
     endless = batch_shard.length(given.dataset) == math.inf
     dataset = _of_generator(given.dataset) if given.once else given.dataset
@@ -187,7 +187,7 @@ def _to_predict(
     whole = Feed(given.dataset, given.num_batches)
     if call is None:  # the second run, because the parts' results could not be gathered
         return whole
-    if call.is_shown(label):
+    if call.any_callback_reads_batches(label):
         return whole
     spec = given.dataset.element_spec
     made = _made_by_all(given, stream, label) if batch_shard.is_batched(spec) else None
@@ -278,7 +278,7 @@ def step_on_shard(model: Any, kind: str, step: Callable[[Any], Any]) -> Callable
         if not batch_shard.is_shard(data):
             if current is not None and current.is_whole and current.plain:
                 return _on_whole(step, data)
-            with scope.on_given():
+            with scope.on_script_data():
                 return step(data)
         if current is not None and current.is_whole:
             with batch.step_on(data) as part:

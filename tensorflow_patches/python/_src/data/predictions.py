@@ -1,11 +1,11 @@
 """Gathers the whole result of `predict`, in order, on every rank, from the ranks' parts.
 
-The ranks' outputs for a batch are concatenated. Outputs that cannot be gathered so (ragged outputs,
-outputs that are not one per sample) are predicted again, whole, by every rank.
+The ranks' outputs for a batch are concatenated. Outputs that cannot be gathered this way (ragged
+outputs, strings, outputs that are not one per sample) are predicted again, whole, by every rank.
 
 Predictions belong to the rows that the script passed: if the ranks' rows differ, each rank predicts
-all of its own. The same holds for a generator, because the state that it keeps must match what it
-yields.
+all of its own. Each rank also predicts all that a generator yields, because the script may later
+read what the generator recorded meanwhile.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Prediction:
         self.expects_data = True  # its dataset does not exist yet
         self.sizes: list[int] | None = None  # the number of samples of each batch, on all ranks
         self.elements = 0  # a digest of elements that could not be compared in advance
-        self.shows_batches = False  # a callback on this rank may read their outputs
+        self.callback_reads_batches = False  # a callback on this rank may read single outputs
 
-    def is_shown(self, label: str) -> bool:
+    def any_callback_reads_batches(self, label: str) -> bool:
         """Whether a callback on any rank may read the outputs of single batches. Collective.
 
         If so, every rank predicts whole batches: the ranks' outputs are gathered only at the end.
         """
-        shown = control_plane.any_rank(f"{label}: read by a callback?", self.shows_batches)
+        shown = control_plane.any_rank(f"{label}: read by a callback?", self.callback_reads_batches)
         if shown:
             log.once(
                 "predict: a callback has on_predict_batch_end, which receives the outputs of a "
@@ -95,8 +95,8 @@ class Prediction:
         return batch_shard.map_on_request(numbered, plain, ("predict", as_shards))
 
 
-# By number: TensorFlow keeps the functions that graphs call until the process exits, so one
-# function serves all calls of predict, without a reference to any.
+# By number. Until the process exits, TensorFlow keeps every Python function that a graph calls, so
+# one function serves all calls of predict and refers to none of them.
 _under_way: weakref.WeakValueDictionary[int, Prediction] = weakref.WeakValueDictionary()
 
 
@@ -116,8 +116,11 @@ class _Calls(threading.local):
 _calls = _Calls()
 
 
-def expected() -> tuple[bool, Prediction | None]:
-    """For a dataset that is being made: (whether it is for predict, the call that divides it)."""
+def take_expected() -> tuple[bool, Prediction | None]:
+    """For a dataset that is being made: (whether it is for predict, the call that divides it).
+
+    The call's next datasets are not for predict.
+    """
     if not _calls.stack:
         return False, None
     call = _calls.stack[-1]
@@ -135,7 +138,7 @@ def wrap(predict: Any) -> Any:
 
     def whole(self: Any, *args: Any, **kwargs: Any) -> Any:
         call = Prediction()
-        call.shows_batches = _shows_batches(signature.bind_partial(self, *args, **kwargs))
+        call.callback_reads_batches = _reads_batches(signature.bind_partial(self, *args, **kwargs))
         outputs = _run(predict, call, self, *args, **kwargs)
         if call.sizes is None:
             return outputs  # every rank has predicted everything
@@ -145,7 +148,7 @@ def wrap(predict: Any) -> Any:
     return whole
 
 
-def _shows_batches(call: inspect.BoundArguments) -> bool:
+def _reads_batches(call: inspect.BoundArguments) -> bool:
     """Whether a callback that the script passes to predict defines on_predict_batch_end."""
     given = call.arguments.get("callbacks") or ()
     callbacks = getattr(given, "callbacks", given)  # of a CallbackList
@@ -154,11 +157,11 @@ def _shows_batches(call: inspect.BoundArguments) -> bool:
     return any(hook and not getattr(hook, "_is_default", False) for hook in hooks)
 
 
-def note_own_data(what: str) -> None:
+def note_own_data(what: str = "") -> None:
     """Rank 0 says once that data differ; all ranks find out at the same point."""
     log.once(
-        f"predict, {what}: the ranks have different data, so each rank predicts all of its own. To "
-        "share the work, give all ranks the same data",
+        f"predict{', ' if what else ''}{what}: the ranks have different data, so each rank "
+        "predicts all of its own. To share the work, give all ranks the same data",
         key="predict own data",
     )
 
@@ -183,13 +186,14 @@ def _gather(call: Prediction, outputs: Any) -> Any:
     label = f"predict {call.number}"
     everyone = control_plane.headers(label, [int(sizes.sum()), kinds, call.elements])
     if any(theirs[2] != everyone[0][2] for theirs in everyone):
-        note_own_data("the data")
+        note_own_data()
         return None
     if any(theirs[:2] != everyone[0][:2] for theirs in everyone) or None in kinds:
         log.once(
-            "predict: outputs without a row for each sample cannot be gathered from the ranks, so "
-            "each rank predicts once more, now all of the data. That is more work than in one "
-            "process, and random generators advance twice. To avoid it, return a row per sample",
+            "predict: outputs that are strings, or without a row for each sample, cannot be "
+            "gathered from the ranks, so each rank predicts once more, now all of the data. That "
+            "is more work than in one process, and random generators advance twice. To avoid it, "
+            "return numbers, one row per sample",
             key="predict once more",
         )
         return None

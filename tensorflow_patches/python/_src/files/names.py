@@ -1,6 +1,6 @@
 """Paths that differ by rank: makes rank 0's file available under another rank's path.
 
-A path that contains a temporary folder, a process number or the time is different on each rank.
+A path that contains a temporary folder, a process ID or the time is different on each rank.
 Once waits.py has matched the ranks' saves, reads of this rank's path return rank 0's file until the
 process exits. That works by a hard link, which TensorFlow, Keras and the script's own open() can
 read. A symbolic link would not do: if a script renames a saved file, the link would dangle in the
@@ -66,16 +66,16 @@ def renaming(rename: Any) -> Any:
 
 
 def note_process_numbers(numbers: list[int]) -> None:
-    """Called once, with the process numbers of all ranks."""
+    """Called once, with the process IDs of all ranks."""
     global _shares_number
     _shares_number = numbers.count(os.getpid()) > 1
 
 
 def pattern(path: str, *, short: bool = False) -> str:
-    """`path` with the parts that differ by rank, tempfile's names and the process number, as "*".
+    """`path` with the parts that differ by rank, tempfile's names and the process ID, as "*".
 
     Args:
-      short: also replaces a process number that has up to three digits, as in a container, or that
+      short: also replaces a process ID that has up to three digits, as in a container, or that
         another rank has, too, although the path may be the same on all ranks. For saves, whose
         paths are compared first.
     """

@@ -198,7 +198,7 @@ def _post(failure: str, kind: str, key: str) -> None:
     if not shared():
         return  # a forked child writes its own files
     _thread.posted = True
-    waits.post_save(failure, kind if _thread.others_wait else waits.BY_ITS_CLOCK, key)
+    waits.post_save(failure, kind if _thread.others_wait else waits.UNSYNCHRONIZED, key)
 
 
 def at_end(why: str | None) -> None:

@@ -1,7 +1,7 @@
 """How a rank that writes no files waits for the save of rank 0 that matches its own.
 
 A rank that saves a path for the k-th time waits until rank 0 has posted it k times, or has posted a
-path that differs only in tempfile's random names and the process number (names.py). If rank 0
+path that differs only in tempfile's random names and the process ID (names.py). If rank 0
 continues without such a save, its most similarly named and, among equals, earliest unmatched save
 of the same kind is taken as this one, under another name. Rank 0 has continued if it waits for this
 rank in an exchange, has left the callbacks in which both were, or has ended. So a wait ends at the
@@ -25,14 +25,14 @@ from tensorflow.mpi._src.runtime import c_api, group, log
 
 # Keys of posts: of all saves, of sections that rank 0 has left, of its end.
 _SAVES, _LEFT, _ENDED = "saves", "left ", "the script has ended"
-BY_ITS_CLOCK = "clock"  # the kind of saves that no other rank waits for
+UNSYNCHRONIZED = "clock"  # the kind of saves that no other rank waits for
 _RANK_0_WAITS = "rank 0 waits"  # posted by core/agreement/coordinator.h
 
 _POLL_SECONDS = (0.001, 0.02)  # the first sleep of a wait, and the longest
-# After this many posts of _RANK_0_WAITS, one per 0.2 s, rank 0 is taken to need a request of this
-# rank ...
-_MAX_BUSY_POSTS = 2
-_MAX_IDLE_POSTS = 25  # ... and not to save any more
+# Posts of _RANK_0_WAITS, one per 0.2 s, after which rank 0 is taken to need a request of this rank,
+# and after which it is taken not to save any more.
+_POSTS_UNTIL_CONTINUED = 2
+_POSTS_UNTIL_ERROR = 25
 
 _SHARED_SECONDS = 5.0  # a network file system may take this long to show a new file
 _not_shared: set[str] = set()  # folders
@@ -52,8 +52,8 @@ class _Save(NamedTuple):
     seen: str  # a path that other nodes see if they share its folder; empty: unknown
 
 
-_rank_0: list[_Save] = []  # rank 0's saves in order; under _lock
-_by_path: dict[str, list[int]] = collections.defaultdict(list)  # indices in _rank_0; under _lock
+_rank_0: list[_Save] = []  # rank 0's saves in order; written under _lock
+_by_path: dict[str, list[int]] = collections.defaultdict(list)  # indices in _rank_0; likewise
 _matched: set[int] = set()  # indices of those matched with saves of this rank; under _lock
 
 
@@ -111,7 +111,8 @@ class _Wait:
             self.number = _own_saves[self.path]
 
     def is_over(self) -> bool:
-        """Whether rank 0 has done this save; raises if it never will."""
+        """Whether the wait is over: rank 0 has done this save, or has left the section without it,
+        which is reported. Raises if rank 0 never will, outside a section."""
         # Read these before the saves, because rank 0 posts them after its saves.
         ended = _posted(_ENDED) > 0
         left = self.section is not None and _posted(_LEFT + self.section) > 0
@@ -121,11 +122,11 @@ class _Wait:
             self.missed, self.rank_0_waits_at_miss = missed, rank_0_waits
         with _lock:
             _read()
-            found = self._by_path()
-            busy_posts = rank_0_waits - self.rank_0_waits_before
-            self.rank_0_continued = ended or left or busy_posts >= _MAX_BUSY_POSTS
+            found = self._find_by_path()
+            posts = rank_0_waits - self.rank_0_waits_before
+            self.rank_0_continued = ended or left or posts >= _POSTS_UNTIL_CONTINUED
             if found is None and self.rank_0_continued:
-                found = self._by_order()
+                found = self._find_by_order()
             if found is not None:
                 _matched.add(found)
         if found is not None:
@@ -133,13 +134,14 @@ class _Wait:
         elif left:
             _say(
                 f"rank {group.rank} saves '{self.path}', but rank 0 has not saved it; nothing was "
-                "written"
+                f"written. {_WAY_OUT}",
+                key="nothing was written",
             )
         elif ended and (why := _value(_ENDED, 0)):
             raise errors.error_from_code(
                 errors.UNAVAILABLE, f"rank 0/{group.size} has stopped: {why}"
             )
-        elif ended or rank_0_waits - self.rank_0_waits_at_miss >= _MAX_IDLE_POSTS:
+        elif ended or rank_0_waits - self.rank_0_waits_at_miss >= _POSTS_UNTIL_ERROR:
             raise errors.error_from_code(
                 errors.UNAVAILABLE,
                 f"rank {group.rank} saves '{self.path}', but "
@@ -147,7 +149,7 @@ class _Wait:
             )
         return found is not None or left
 
-    def _by_path(self) -> int | None:
+    def _find_by_path(self) -> int | None:
         """The index of the save of rank 0 that matches this one by path; under _lock."""
         candidates = [*_by_path[self.path], *_by_path[self.rank_0_path]]
         if self.pattern != self.path:
@@ -158,13 +160,14 @@ class _Wait:
             )
         return next((number for number in candidates if number not in _matched), None)
 
-    def _by_order(self) -> int | None:
+    def _find_by_order(self) -> int | None:
         """The index of rank 0's most similarly named, among equals earliest, unmatched save of the
         same kind; under _lock.
 
         Never one before a save that is already matched: rank 0 made such saves alone.
         """
-        # A save of rank 0 to a path that this rank saves, too, is an extra one of rank 0 alone.
+        # Saves of a path that this rank also saves are matched by path; the unmatched ones of these
+        # are rank 0's alone.
         same_kind = [number for number, save in enumerate(_rank_0) if save.kind == self.kind]
         last = max(_matched.intersection(same_kind), default=-1)
         candidates = [
@@ -191,7 +194,8 @@ class _Wait:
         seen = names.link_to_rank_0(self.path, save.path, save.kept)
         _say(
             f"rank 0 has saved '{save.path}' where rank {group.rank} saves '{self.path}', which "
-            + (_SAME_FILE_NOTE if seen else f"will not exist. {_WAY_OUT}")
+            + (_SAME_FILE_NOTE if seen else f"will not exist. {_WAY_OUT}"),
+            key="same file" if seen else "will not exist",
         )
 
     def report_wait(self, posts_read: int) -> None:
@@ -207,16 +211,17 @@ class _Wait:
             raise errors.error_from_code(code, c_api.error_text(error))
 
     def waiting(self, seconds: float) -> str:
-        times = len(_by_path[self.rank_0_path])
+        times = len(_by_path.get(self.rank_0_path, ()))
         return (
             f"rank {group.rank} has waited {seconds:.0f} s for rank 0 to save '{self.rank_0_path}' "
-            f"(save number {self.number} of this path; rank 0 has saved it "
-            f"{times} times, other paths {len(_rank_0) - times} times). {_WAY_OUT}"
+            f"(save number {self.number} of this path; saves by rank 0: {times} of this path, "
+            f"{len(_rank_0) - times} of others). {_WAY_OUT}"
         )
 
 
 def wait(kind: str, path: str, section: str | None) -> bool:
-    """Waits until rank 0 has done this rank's save of `path`.
+    """Waits until rank 0 has done this rank's save of `path`, or has left `section` without it,
+    which is reported.
 
     Returns False if rank 0 died before that, and this rank is now rank 0.
 
@@ -226,7 +231,7 @@ def wait(kind: str, path: str, section: str | None) -> bool:
 
     Raises:
       tf.errors.DeadlineExceededError: rank 0 has not saved within TF_MPI_STALL_TIMEOUT.
-      tf.errors.UnavailableError: rank 0 has continued or ended without saving.
+      tf.errors.UnavailableError: rank 0 has continued or ended without saving, outside a section.
       Exception: rank 0's save has failed; the exception that rank 0 raised (failures.py).
     """
     one = _Wait(kind, path, section)
@@ -284,7 +289,11 @@ def _wait(one: _Wait) -> bool:
             one.report_wait(posts_read)
         waited = time.monotonic() - start
         if timeout and waited >= timeout:
-            raise errors.error_from_code(errors.DEADLINE_EXCEEDED, one.waiting(waited))
+            raise errors.error_from_code(
+                errors.DEADLINE_EXCEEDED,
+                f"{one.waiting(waited)}. TF_MPI_STALL_TIMEOUT has expired; raise it if rank 0 is "
+                "only slow",
+            )
         if warning and waited >= next_warning:
             next_warning += warning
             log.say(one.waiting(waited))
@@ -316,13 +325,13 @@ def _similarity(one: str, other: str) -> int:
     return int(os.path.splitext(name)[1] == os.path.splitext(other_name)[1])
 
 
-def _say(line: str) -> None:
-    log.once(line, "saves that differ", every_rank=True)
+def _say(line: str, key: str) -> None:
+    log.once(line, f"saves that differ: {key}", every_rank=True)
 
 
 _SAME_FILE_NOTE = (
-    "refers to the same file until the process exits (a temporary folder, time or process number "
-    "in a name differs by rank)"
+    "refers to the same file until the process exits (a temporary folder, time or process ID in a "
+    "name differs by rank)"
 )
 _SCRIPT_ENDED = "rank 0's script has ended"
 _RANK_0_CONTINUED = "rank 0 has continued"

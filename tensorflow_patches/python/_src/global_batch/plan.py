@@ -100,7 +100,7 @@ def _described(spec: Any) -> str:
 
 def _make(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batches: bool) -> Plan:
     findings = Findings(step.eagerly)
-    even = is_even and _has_static_rows(spec)
+    even_and_static = is_even and _has_static_rows(spec)
     if step.own_loop:
         what = "the script's own loop over the batches (make_train_function)"
         findings.whys.append(Why(what, way_out="leave the loop to Keras"))
@@ -112,15 +112,21 @@ def _make(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batches: 
     if findings.nested_draws and not is_even:
         what = "a random draw in a tf.function that the step calls"
         findings.whys.append(Why(what, way_out=f"{way_out}, or remove that tf.function"))
-    if findings.gathered and step.compiled and (findings.draws_by_kernels or not even):
+    if findings.gathered and step.compiled and (findings.draws_by_kernels or not even_and_static):
         first = findings.gathered[0]
         way_out = f"set jit_compile=False, or {way_out}"
-        findings.whys.append(first._replace(what=f"{first.what}, compiled,", way_out=way_out))
+        findings.whys.append(
+            first._replace(what=f"{first.what} in a compiled step", way_out=way_out)
+        )
     verdict = (
         Verdict.WHOLE if findings.whys else Verdict.GATHER if findings.gathered else Verdict.SPLIT
     )
     plan = Plan(verdict, findings, plain=step.own_loop)
-    if plan.is_whole and not whole_batches and not _can_be_gathered(spec, step.compiled, even):
+    if (
+        plan.is_whole
+        and not whole_batches
+        and not _can_be_gathered(spec, step.compiled, even_and_static)
+    ):
         plan.verdict = Verdict.SPLIT
         for site in plan.sites:
             site.how = How.PART if site.how is How.WHOLE else site.how
@@ -131,7 +137,7 @@ def _make(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batches: 
         # All ranks' gradients are the same now; keeps the coordinator from warning about it.
         batch.send_distinct_gradient()
     elif step.call == "fit":
-        for what in _not_means(findings):
+        for what in _not_combinable(findings):
             _warn_of_value(step, what)
     _report(step, plan)
     return plan
@@ -158,7 +164,7 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Findings:
     found: list[Findings] = []
 
     def trial(*given: Any) -> None:
-        # tf.function traces again because variables were created; the first findings may do.
+        # tf.function traces again because variables were created; the first findings may suffice.
         if found and found[-1].is_plain:
             return
         tensors = iter(given)
@@ -173,9 +179,9 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Findings:
             _judge_states(step, part, findings, graph, own_rows=not whole_batches)
             _judge_draws(part, findings, graph)
 
-    counted: list[str] = []
+    changed_attributes: list[str] = []
     try:
-        with only_traced(step.model, counted):
+        with only_traced(step.model, changed_attributes):
             tf.function(trial, autograph=step.converted).get_concrete_function(*present)
     except Exception as error:  # the script's own; the step itself raises it, too
         log.debug(f"{step.call} of model '{step.model.name}' could not be analyzed: {error}")
@@ -183,23 +189,25 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Findings:
         what = f"a step that cannot be traced into a graph ({_first_line(error)})"
         findings.whys.append(Why(what, way_out="use TensorFlow's ops only"))
         return findings
-    if counted and step.eagerly:  # the step's Python code may branch on it
+    if changed_attributes and step.eagerly:  # the step's Python code may branch on it
         way_out = "keep it in a tf.Variable, or turn off run_eagerly"
-        found[-1].whys.append(Why(f"the Python attribute '{counted[0]}'", way_out=way_out))
+        found[-1].whys.append(
+            Why(f"the Python attribute '{changed_attributes[0]}'", way_out=way_out)
+        )
     return found[-1]
 
 
 @contextlib.contextmanager
-def only_traced(model: Any, counted: list[str] | None = None) -> Iterator[None]:
+def only_traced(model: Any, changed_attributes: list[str] | None = None) -> Iterator[None]:
     """Restores Python state after a trace of `model` that one process does not make.
 
     That is the states of random and NumPy; random generators in attributes of the model and its
-    layers, or global in their modules; their attributes that are numbers; and the contents of the
-    model's public lists, dicts and sets, to which a step may append tensors. Layers that the trace
-    builds stay built, and keep the state that building sets.
+    layers, or global in their modules; numbers in attributes of the model and its layers; and the
+    contents of the model's public lists, dicts and sets, to which a step may append tensors. Layers
+    that the trace builds stay built, and keep the state that building sets.
 
     Args:
-      counted: receives the names of the model's own attributes that the trace has changed.
+      changed_attributes: receives the names of the model's own attributes that the trace changed.
     """
     generator_states, numbers = (random.getstate(), np.random.get_state()), _numbers(model)
     was_built, containers = _is_built(model), _containers(model)
@@ -219,8 +227,8 @@ def only_traced(model: Any, counted: list[str] | None = None) -> Iterator[None]:
         for owner, before, owner_was_built in held:
             if _is_built(owner) == owner_was_built:
                 owner.__dict__.update(before)
-        if counted is not None:
-            counted += changed
+        if changed_attributes is not None:
+            changed_attributes += changed
 
 
 @contextlib.contextmanager
@@ -339,10 +347,10 @@ def _judge_outputs(step: Step, part: batch.Part, findings: Findings, outputs: An
         return
     results.record_returned(part, findings, outputs)
     if step.call == "evaluate":
-        findings.whys += map(Why, _not_means(findings))
+        findings.whys += map(Why, _not_combinable(findings))
 
 
-def _not_means(findings: Findings) -> list[str]:
+def _not_combinable(findings: Findings) -> list[str]:
     """The returned values that cannot be combined into the whole batch's."""
     allowed = {Kind.MEAN, Kind.CONST, Kind.SUM, Kind.GRADIENT}
     if not findings.eagerly:
@@ -468,9 +476,9 @@ def _warn_of_restored_draw(step: Step, op: str) -> None:
     """Warns that a draw inside a restored function differs from one process's."""
     log.once(
         f"{step.call}() of model '{step.model.name}': {op} draws random numbers for samples in a "
-        "function that was restored from a file, so all ranks draw the same numbers; a single "
-        "process would draw different ones. To match it, build the layer in the script and load "
-        "its weights"
+        "function that was restored from a file, so every rank draws the same numbers for its "
+        "samples, where one process draws new ones for each sample. To match it, build the layer "
+        "in the script and load its weights"
     )
 
 
@@ -485,7 +493,7 @@ def _warn_of_parts(step: Step, plan: Plan) -> None:
 
 
 def _explained(why: Why) -> str:
-    return f"{_at(why)} depends on several samples at once, or cannot be analyzed"
+    return f"{_at(why)} may need all samples of a batch"
 
 
 def _at(why: Why) -> str:

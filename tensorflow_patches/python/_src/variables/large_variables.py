@@ -34,7 +34,7 @@ class EagerVariable:
         (result,) = self._execute(b"TfMpiVariableDigest", 1, [self.handle])
         return int(result.numpy())
 
-    def receive(self, label: str) -> None:
+    def broadcast_from_rank_0(self, label: str) -> None:
         """Broadcasts rank 0's value into the variable; `label` identifies the exchange."""
         self._execute(b"TfMpiBroadcastVariable", 0, [self.handle, tf.convert_to_tensor(label)])
 
@@ -49,7 +49,7 @@ class EagerVariable:
 
 
 def digest(handle: Any) -> int:
-    """See EagerVariable.digest; of an eager variable of any size."""
+    """The digest of an eager variable of any size; see EagerVariable.digest."""
     shape = tf.raw_ops.VariableShape(input=handle).numpy().tolist()
     if is_large(_dtype(handle), shape):
         return EagerVariable(handle).digest()
@@ -100,7 +100,7 @@ class FetchedVariable:
         """See EagerVariable.digest."""
         return control_plane.digest(self.array)
 
-    def receive(self, label: str) -> None:
+    def broadcast_from_rank_0(self, label: str) -> None:
         """See EagerVariable.receive."""
         array = self.array
         if group.rank != 0 and not c_api.load().tfmpi_is_lone_variable(array.ctypes.data):

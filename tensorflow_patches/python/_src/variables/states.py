@@ -72,7 +72,7 @@ def synchronize(label: str, states: list[State], late: int = 0) -> bool:
     large = [states[index] for index in differing if states[index].large is not None]
     for number, state in enumerate(large):
         assert state.large is not None
-        state.large.receive(f"{label}: large {number}")
+        state.large.broadcast_from_rank_0(f"{label}: large {number}")
     for key in agreed:
         for index in places[key]:
             states[index].mark()
