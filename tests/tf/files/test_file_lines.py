@@ -142,6 +142,14 @@ def test_a_save_that_rank_0_does_not_make_is_an_error(waits, monkeypatch):
         one.is_over()
 
 
+def test_a_save_that_takes_too_long_is_an_error(waits, monkeypatch):
+    monkeypatch.setenv("TF_MPI_STALL_TIMEOUT", "1")
+    monkeypatch.setattr(waits, "_posts_read", lambda: 0)
+    monkeypatch.setattr(waits.presence, "follow", lambda: False)
+    with pytest.raises(RuntimeError, match="If rank 0 is only slow, raise TF_MPI_STALL_TIMEOUT"):
+        waits._wait(save(waits, monkeypatch, {}))
+
+
 def test_a_save_under_another_name_does_not_hide_one_that_is_missing(waits, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(waits.log, "say", said.append)

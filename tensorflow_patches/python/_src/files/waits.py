@@ -291,8 +291,7 @@ def _wait(one: _Wait) -> bool:
         if timeout and waited >= timeout:
             raise errors.error_from_code(
                 errors.DEADLINE_EXCEEDED,
-                f"{one.waiting(waited)}. TF_MPI_STALL_TIMEOUT has expired; raise it if rank 0 is "
-                "only slow",
+                f"{one.waiting(waited)}. If rank 0 is only slow, raise TF_MPI_STALL_TIMEOUT",
             )
         if warning and waited >= next_warning:
             next_warning += warning
