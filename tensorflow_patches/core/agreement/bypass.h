@@ -29,7 +29,7 @@ class ResponseBypass {
   // For a new group of ranks; only where no rank votes.
   void Restart() { position_ = 0; }
 
-  // The number of nonempty response lists so far: the same on all ranks at the same agreement.
+  // The number of agreements with responses so far: the same on all ranks at the same agreement.
   uint64_t position() const { return position_; }
   // Whether this rank has voted at position() and has not yet seen the outcome.
   bool voted() const { return voted_; }

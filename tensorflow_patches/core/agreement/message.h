@@ -26,7 +26,7 @@ struct NamedSignature {
   Purpose purpose = Purpose::kStep;
 };
 
-// An allgather of rows that is ready under a known name. Only the number of rows may differ from
+// A sparse allgather that is ready under a known number. Only its number of rows may differ from
 // the previous time.
 struct KnownGather {
   NameId id = kNoId;
