@@ -220,7 +220,7 @@ void Negotiator::Execute(const ResponseList& response_list) {
     if (!state_->ok()) return;
     ResponseList rest = response_list;
     rest.responses.clear();
-    if (!rest.empty()) history_->Add({std::move(rest), Result()}, /*meets_all=*/false);
+    if (!rest.empty()) history_->Add({std::move(rest), Result()}, /*proves_all_started=*/false);
   }
   ExecuteRest(response_list);
 }

@@ -191,7 +191,7 @@ void Recovery::CatchUp(const Regrouping& regrouping) {
 }
 
 void Recovery::Replay(const Unit& unit) {
-  history_->Add({unit.what, Result()}, /*meets_all=*/false);
+  history_->Add({unit.what, Result()}, /*proves_all_started=*/false);
   if (!unit.what.responses.empty()) {
     const Status status = parts_.executor->Deliver(unit.what.responses.front(), unit.result);
     if (!status.ok()) state_->FailForGood(status);

@@ -6,8 +6,8 @@
 
 namespace tfmpi {
 
-void History::Add(Unit unit, bool meets_all) {
-  if (meets_all) Forget();
+void History::Add(Unit unit, bool proves_all_started) {
+  if (proves_all_started) Forget();
   bytes_ += unit.result.bytes;
   units_.push_back(std::move(unit));
   ++done_;

@@ -37,8 +37,9 @@ class History {
   // The size of all results in the history.
   size_t bytes() const { return bytes_; }
 
-  // `meets_all`: every rank has executed all units before it.
-  void Add(Unit unit, bool meets_all);
+  // `proves_all_started`: whether its completion proves that every rank has started it, and so has
+  // executed all units before it.
+  void Add(Unit unit, bool proves_all_started);
   // Deletes all units: every rank has executed them.
   void Forget();
   // For a new group, in which nothing has been executed.

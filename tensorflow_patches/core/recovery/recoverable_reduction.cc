@@ -28,8 +28,8 @@ double WeightOf(const FusionEntry& entry) {
 Status RecoverableReduction::Execute(const Response& response,
                                      const std::vector<FusionEntry>& entries, TimePoint deadline) {
   Unit unit;
-  bool meets_all = false;
-  Status status = Collect(response, entries, deadline, &unit.result, &meets_all);
+  bool proves_all_started = false;
+  Status status = Collect(response, entries, deadline, &unit.result, &proves_all_started);
   if (!status.ok()) {
     KeepUntilExit(std::move(unit.result.memory));
     return status;
@@ -37,7 +37,7 @@ Status RecoverableReduction::Execute(const Response& response,
   status = Deliver(response, entries, transport_->topology().rank, unit.result,
                    /*collected_here=*/true);
   unit.what.responses = {response};
-  history_.Add(std::move(unit), meets_all);
+  history_.Add(std::move(unit), proves_all_started);
   return status;
 }
 
@@ -61,13 +61,13 @@ Status RecoverableReduction::TrimHistory(TimePoint deadline) {
 
 Status RecoverableReduction::Collect(const Response& response,
                                      const std::vector<FusionEntry>& entries, TimePoint deadline,
-                                     Result* result, bool* meets_all) {
+                                     Result* result, bool* proves_all_started) {
   const FusionEntry& first = entries.front();
-  *meets_all = false;
+  *proves_all_started = false;
   switch (first.signature.kind) {
     case OpKind::kAllreduce: {
       const Status status = Allreduce(entries, response.contributors, deadline, result);
-      *meets_all = result->bytes != 0;
+      *proves_all_started = result->bytes != 0;
       return status;
     }
     case OpKind::kAllgather:

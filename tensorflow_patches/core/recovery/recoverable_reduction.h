@@ -40,9 +40,9 @@ class RecoverableReduction {
                         const Result& result, bool collected_here);
 
  private:
-  // `meets_all`: every rank must have started it.
+  // `proves_all_started`: whether its completion proves that every rank has started it.
   Status Collect(const Response& response, const std::vector<FusionEntry>& entries,
-                 TimePoint deadline, Result* result, bool* meets_all);
+                 TimePoint deadline, Result* result, bool* proves_all_started);
   Status Allreduce(const std::vector<FusionEntry>& entries, int contributors, TimePoint deadline,
                    Result* result);
   Status Gather(const FusionEntry& entry, const Response& response, TimePoint deadline,
