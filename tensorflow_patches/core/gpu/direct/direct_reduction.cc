@@ -16,7 +16,7 @@ constexpr size_t kZeroBytes = size_t{256} << 10;
 
 size_t PartBytes(DataType type, size_t count) { return PaddedElements(type, count) * SizeOf(type); }
 
-// The tensors of an entry, with or without parts: their shapes and buffers.
+// A tensor of an entry, with or without parts: its buffers and element count.
 struct Tensor {
   const void* input;
   void* output;
@@ -121,9 +121,9 @@ Status DirectReduction::Allreduce(const std::vector<FusionEntry>& entries, doubl
     status = Reduce(entries, run, deadline);
     begin = run.end;
   }
-  const Status released = Release(entries, deadline);
+  const Status continued = LetSubmittersContinue(entries, deadline);
   if (!status.ok()) return Fatal(status);
-  return released.ok() ? refused_ : Fatal(released);
+  return continued.ok() ? refused_ : Fatal(continued);
 }
 
 Status DirectReduction::WaitForSubmitters(const std::vector<FusionEntry>& entries) {
@@ -177,7 +177,7 @@ Status DirectReduction::Reduce(const std::vector<FusionEntry>& entries, const Ru
   return one ? ReduceOne(first, run, deadline) : ReduceTogether(entries, run, deadline);
 }
 
-// In place.
+// Without a buffer: from the request's input to its output.
 Status DirectReduction::ReduceOne(const FusionEntry& entry, const Run& run, TimePoint deadline) {
   const Request& request = *entry.request;
   const size_t count = Count(entry.signature);
@@ -259,7 +259,8 @@ Status DirectReduction::Buffer(size_t bytes, char** buffer) {
   return Status();
 }
 
-Status DirectReduction::Release(const std::vector<FusionEntry>& entries, TimePoint deadline) {
+Status DirectReduction::LetSubmittersContinue(const std::vector<FusionEntry>& entries,
+                                              TimePoint deadline) {
   InFlight one = {nullptr, deadline};
   Status status = NewEvent(&one.event);
   if (!status.ok()) return status;
@@ -275,6 +276,7 @@ Status DirectReduction::Release(const std::vector<FusionEntry>& entries, TimePoi
 }
 
 Status DirectReduction::NewEvent(GpuEvent* event) {
+  // Recycles events. At this time no deadline has passed.
   TFMPI_RETURN_IF_NOT_OK(Check(TimePoint()));
   if (events_.empty()) return gpu_->NewEvent(event);
   *event = events_.back();

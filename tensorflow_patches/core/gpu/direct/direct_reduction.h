@@ -64,7 +64,7 @@ class DirectReduction {
   Status Clear(char* memory, size_t bytes);
   Status Buffer(size_t bytes, char** buffer);
   Status WaitForSubmitters(const std::vector<FusionEntry>& entries);
-  Status Release(const std::vector<FusionEntry>& entries, TimePoint deadline);
+  Status LetSubmittersContinue(const std::vector<FusionEntry>& entries, TimePoint deadline);
   Status Await(GpuEvent event, const std::string& name, TimePoint deadline);
   Status NewEvent(GpuEvent* event);
 
