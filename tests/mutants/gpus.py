@@ -231,7 +231,8 @@ GPUS += (
     ),
     _nccl(
         "poll", "a later error is not polled for",
-        "    return state == kNcclInProgress ? Status() : Check(\"a collective\", state);\n",
+        "    return state == kNcclInProgress ? Status() "
+        ": CheckCollective(\"a collective\", state);\n",
         "    return Status();\n",
     ),
     _nccl(
@@ -245,12 +246,12 @@ GPUS += (
     ),
     _nccl(
         "last", "a communicator is destroyed before all ranks have finished",
-        "    if (!failed_) result = Settle(result, Clock::now() + kEnd);\n",
+        "    if (!failed_) result = Settle(result, Clock::now() + kFinalizeTimeout);\n",
         "    if (result == kNcclInProgress && !failed_) result = kNcclSuccess;\n",
     ),
     _nccl(
         "patience", "waiting for ranks that never finish has no limit",
-        "Settle(result, Clock::now() + kEnd)", "Settle(result, TimePoint::max())",
+        "Settle(result, Clock::now() + kFinalizeTimeout)", "Settle(result, TimePoint::max())",
     ),
     _nccl(
         "once", "a communicator is aborted twice",

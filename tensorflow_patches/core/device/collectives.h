@@ -17,9 +17,8 @@
 
 namespace tfmpi {
 
-// Whether NCCL supports it: no 16-bit integers or bools; complex numbers as two reals, so only sums
-// and averages.
-bool GpusReduce(DataType type, ReduceOp op);
+// No 16-bit integers or bools; complex numbers as two reals, so only sums and averages.
+bool NcclSupports(DataType type, ReduceOp op);
 
 // One rank's part of one group. Communication thread only. All ranks make the same calls in the
 // same order.
@@ -32,7 +31,7 @@ class DeviceCollectives {
 
   // Whether Allreduce accepts it; the caller must stage everything else through the host. The same
   // on all ranks.
-  virtual bool Takes(DataType type, ReduceOp op) const { return GpusReduce(type, op); }
+  virtual bool Takes(DataType type, ReduceOp op) const { return NcclSupports(type, op); }
 
   // Whether it records the time of its stages itself (observability/timeline.h).
   virtual bool records() const { return false; }

@@ -8,8 +8,8 @@
 namespace tfmpi {
 namespace {
 
-constexpr std::chrono::microseconds kLook{50};  // between two checks of a communicator's state
-constexpr std::chrono::seconds kEnd{5};         // for all ranks to finalize
+constexpr std::chrono::microseconds kPollInterval{50};  // of a communicator's state
+constexpr std::chrono::seconds kFinalizeTimeout{5};     // for all ranks to finalize
 
 // -1: NCCL has no such type.
 int NcclType(DataType type) {
@@ -66,14 +66,15 @@ class NcclCollectives : public DeviceCollectives {
     nccl_.GetVersion(&version_);
   }
 
-  // Without a failure, enqueued work ends and all ranks finalize; otherwise everything is aborted.
+  // Waits for enqueued work, then all ranks finalize. After a failure Abort must have been called,
+  // so that enqueued work does not wait for other ranks.
   ~NcclCollectives() override {
     const InContext in_context(*options_.driver, options_.context);
     if (!buffers_.empty()) options_.driver->CtxSynchronize();
     for (const auto& [memory, handle] : buffers_) Release(memory, handle);
     if (comm_ == nullptr) return;
     int result = failed_ ? kNcclInProgress : nccl_.CommFinalize(comm_);
-    if (!failed_) result = Settle(result, Clock::now() + kEnd);
+    if (!failed_) result = Settle(result, Clock::now() + kFinalizeTimeout);
     if (result == kNcclSuccess) {
       nccl_.CommDestroy(comm_);
     } else {
@@ -85,13 +86,13 @@ class NcclCollectives : public DeviceCollectives {
 
   Status Init() {
     const InContext in_context(*options_.driver, options_.context);
-    if (in_context.error() != kCudaSuccess) return OfContext(in_context);
+    if (in_context.error() != kCudaSuccess) return ContextError(in_context);
     NcclConfig config;
     config.blocking = 0;
     if (options_.max_ctas > 0) config.max_ctas = options_.max_ctas;
     const int started =
         nccl_.CommInitRankConfig(&comm_, options_.size, options_.id, options_.rank, &config);
-    return Check("ncclCommInitRankConfig", Settle(started, options_.deadline));
+    return CheckCollective("ncclCommInitRankConfig", Settle(started, options_.deadline));
   }
 
   Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
@@ -108,13 +109,13 @@ class NcclCollectives : public DeviceCollectives {
 
   Status Allgather(const void* in, void* out, size_t count, DataType type, GpuStream stream,
                    TimePoint deadline) override {
-    if (!GpusReduce(type, ReduceOp::kSum)) return NoSuchType(ReduceOp::kSum, type);
+    if (!NcclSupports(type, ReduceOp::kSum)) return NoSuchType(ReduceOp::kSum, type);
     TFMPI_RETURN_IF_NOT_OK(Usable());
     const InContext in_context(*options_.driver, options_.context);
-    if (in_context.error() != kCudaSuccess) return OfContext(in_context);
+    if (in_context.error() != kCudaSuccess) return ContextError(in_context);
     const int started =
         nccl_.AllGather(in, out, count * WireElements(type), NcclType(type), comm_, stream);
-    return Check("ncclAllGather", Settle(started, deadline), count * SizeOf(type));
+    return CheckCollective("ncclAllGather", Settle(started, deadline), count * SizeOf(type));
   }
 
   Status Poll() override {
@@ -122,7 +123,7 @@ class NcclCollectives : public DeviceCollectives {
     int state = kNcclSuccess;
     const int result = nccl_.CommGetAsyncError(comm_, &state);
     if (result != kNcclSuccess) return Check("ncclCommGetAsyncError", result);
-    return state == kNcclInProgress ? Status() : Check("a collective", state);
+    return state == kNcclInProgress ? Status() : CheckCollective("a collective", state);
   }
 
   void Abort() override {
@@ -136,10 +137,12 @@ class NcclCollectives : public DeviceCollectives {
   Status NewBuffer(size_t bytes, void** memory) override {
     TFMPI_RETURN_IF_NOT_OK(Usable());
     const InContext in_context(*options_.driver, options_.context);
-    if (in_context.error() != kCudaSuccess) return OfContext(in_context);
+    if (in_context.error() != kCudaSuccess) return ContextError(in_context);
     const int result = nccl_.MemAlloc(memory, bytes);
     // The communicator is fine; there just is no memory.
-    if (result != kNcclSuccess) return ToStatus("ncclMemAlloc", result, bytes);
+    if (result != kNcclSuccess) {
+      return ToStatus("ncclMemAlloc of " + std::to_string(bytes) + " bytes", result);
+    }
     // Without registration it is only slower.
     void* handle = nullptr;
     if (nccl_.CommRegister(comm_, *memory, bytes, &handle) != kNcclSuccess) handle = nullptr;
@@ -162,7 +165,7 @@ class NcclCollectives : public DeviceCollectives {
 
   Status Reduce(const char* what, Reducing reducing, const void* in, void* out, size_t count,
                 DataType type, ReduceOp op, double scale, GpuStream stream, TimePoint deadline) {
-    if (!GpusReduce(type, op)) return NoSuchType(op, type);
+    if (!NcclSupports(type, op)) return NoSuchType(op, type);
     const bool sums = op == ReduceOp::kAverage || op == ReduceOp::kSum;
     // Whenever possible, even if this rank's scale is 1: NCCL selects its algorithm by the
     // operation, which must be the same on all ranks.
@@ -173,7 +176,7 @@ class NcclCollectives : public DeviceCollectives {
     }
     TFMPI_RETURN_IF_NOT_OK(Usable());
     const InContext in_context(*options_.driver, options_.context);
-    if (in_context.error() != kCudaSuccess) return OfContext(in_context);
+    if (in_context.error() != kCudaSuccess) return ContextError(in_context);
     const size_t elements = count * WireElements(type);
     int reduction = NcclOp(op);
     if (scaled) {
@@ -182,7 +185,7 @@ class NcclCollectives : public DeviceCollectives {
     const int started = reducing(in, out, elements, NcclType(type), reduction, comm_, stream);
     const int result = Settle(started, deadline);
     if (scaled && result == kNcclSuccess) nccl_.RedOpDestroy(reduction, comm_);
-    return Check(what, result, elements * SizeOf(type) / WireElements(type));
+    return CheckCollective(what, result, count * SizeOf(type));
   }
 
   static Status NoSuchType(ReduceOp op, DataType type) {
@@ -202,7 +205,7 @@ class NcclCollectives : public DeviceCollectives {
       result = nccl_.CommGetAsyncError(comm_, &state);
       if (result == kNcclSuccess) result = state;
       if (result != kNcclInProgress || Clock::now() >= deadline) break;
-      Clock::Sleep(kLook);
+      Clock::Sleep(kPollInterval);
     }
     return result;
   }
@@ -224,26 +227,32 @@ class NcclCollectives : public DeviceCollectives {
     nccl_.MemFree(memory);
   }
 
-  Status Check(const char* what, int result, size_t bytes = 0) {
-    if (result != kNcclSuccess) failed_ = true;
-    return ToStatus(what, result, bytes);
+  Status CheckCollective(const char* what, int result, size_t bytes = 0) {
+    if (result == kNcclSuccess) return Status();
+    std::string text = what;
+    if (bytes != 0) text += " of " + std::to_string(bytes) + " bytes";
+    return Check(text + " between " + std::to_string(options_.size) + " ranks", result);
   }
 
-  Status ToStatus(const char* what, int result, size_t bytes = 0) {
+  Status Check(const std::string& what, int result) {
+    if (result != kNcclSuccess) failed_ = true;
+    return ToStatus(what, result);
+  }
+
+  Status ToStatus(const std::string& what, int result) {
     if (result == kNcclSuccess) return Status();
-    std::string text = description() + ": " + what;
-    if (bytes != 0) text += " of " + std::to_string(bytes) + " bytes";
-    text += " between " + std::to_string(options_.size) + " ranks";
-    if (result == kNcclInProgress) {
-      return Status(Code::kDeadlineExceeded, text + ": not all of them arrived in time");
+    std::string text = description() + ": " + what + ": ";
+    if (result == kNcclInProgress) {  // only of a collective
+      return Status(Code::kDeadlineExceeded,
+                    text + "not all of them arrived in time; another rank hangs or has died");
     }
     const char* const more = comm_ == nullptr ? nullptr : nccl_.GetLastError(comm_);
-    text += std::string(": ") + nccl_.GetErrorString(result);
+    text += nccl_.GetErrorString(result);
     if (more != nullptr && *more != '\0') text += std::string(" (") + more + ")";
     return Status(Code::kUnavailable, text + "; set NCCL_DEBUG=WARN for details");
   }
 
-  Status OfContext(const InContext& in_context) {
+  Status ContextError(const InContext& in_context) {
     failed_ = true;
     return Status(Code::kInternal, "cannot use the GPU's context: " +
                                        CudaErrorText(*options_.driver, in_context.error()));
@@ -259,7 +268,7 @@ class NcclCollectives : public DeviceCollectives {
 
 }  // namespace
 
-bool GpusReduce(DataType type, ReduceOp op) {
+bool NcclSupports(DataType type, ReduceOp op) {
   if (NcclType(type) < 0) return false;
   const bool sums = op == ReduceOp::kSum || op == ReduceOp::kAverage;
   if (IsComplex(type)) return sums;

@@ -16,7 +16,7 @@
 namespace tfmpi {
 
 struct NcclOptions {
-  // For this rank's GPU: ContextOf (driver.h) of one of its streams.
+  // Of this rank's GPU: what ContextOf (driver.h) returns for one of its streams.
   const Driver* driver = nullptr;
   CudaContext context = nullptr;
   int rank = 0;

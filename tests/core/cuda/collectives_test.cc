@@ -142,7 +142,7 @@ TEST_F(CollectivesTest, TheHalvesOfEveryReduction) {
     for (const DataType type : kAllTypes) {
       for (int op = 0; op < kNumReduceOps; ++op) {
         const Job job = {"t", type, static_cast<ReduceOp>(op), 1002, op};
-        if (GpusReduce(type, job.op)) CheckHalves(job, kSize, rank, mine);
+        if (NcclSupports(type, job.op)) CheckHalves(job, kSize, rank, mine);
       }
     }
   });
@@ -154,7 +154,7 @@ TEST_F(CollectivesTest, EveryTypeAndReduction) {
     for (const DataType type : kAllTypes) {
       for (int op = 0; op < kNumReduceOps; ++op) {
         const Job job = {"t", type, static_cast<ReduceOp>(op), 1001, op};
-        if (GpusReduce(type, job.op)) {
+        if (NcclSupports(type, job.op)) {
           CheckReduction(job, kSize, rank, mine);
         } else {
           EXPECT_EQ(
@@ -205,7 +205,7 @@ TEST_F(CollectivesTest, OnlyAnAverageOfRealNumbersHasAScale) {
     EXPECT_TRUE(refused(DataType::kFloat32, ReduceOp::kSum));
     EXPECT_TRUE(refused(DataType::kFloat32, ReduceOp::kMax));
     EXPECT_TRUE(refused(DataType::kInt32, ReduceOp::kAverage));
-    EXPECT_FALSE(GpusReduce(DataType::kComplex64, ReduceOp::kProduct));
+    EXPECT_FALSE(NcclSupports(DataType::kComplex64, ReduceOp::kProduct));
   });
 }
 

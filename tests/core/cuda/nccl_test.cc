@@ -190,7 +190,7 @@ TEST_F(NcclTest, ARankThatDoesNotComeIsWaitedForUntilTheDeadline) {
   EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
   EXPECT_EQ(status.message(),
             "NCCL 2.32.3: ncclCommInitRankConfig between 3 ranks: not all of them arrived in "
-            "time");
+            "time; another rank hangs or has died");
   EXPECT_GE(Clock::now(), options_.deadline);
   EXPECT_EQ(Calls(), (List{"init 1/3 id", "abort"}));
   EXPECT_EQ(made_, nullptr);
@@ -289,7 +289,7 @@ TEST_F(NcclTest, TheHalvesOfAReductionAreNcclsToo) {
   answers.in_the_end = kNcclInProgress;
   EXPECT_EQ(Allgather(10, DataType::kFloat64).message(),
             "NCCL 2.32.3: ncclAllGather of 80 bytes between 3 ranks: not all of them arrived in "
-            "time");
+            "time; another rank hangs or has died");
   EXPECT_EQ(Allgather(1, DataType::kFloat32).code(), Code::kUnavailable);
   EXPECT_EQ(ReduceScatter(1, DataType::kFloat32, ReduceOp::kSum, 1).message(),
             "NCCL 2.32.3: its communicator has failed");
@@ -300,7 +300,7 @@ TEST_F(NcclTest, AReduceScatterThatIsNotEnqueuedInTimeEndsTheGroup) {
   answers.started = answers.in_the_end = kNcclInProgress;
   EXPECT_EQ(ReduceScatter(10, DataType::kInt32, ReduceOp::kSum, 1).message(),
             "NCCL 2.32.3: ncclReduceScatter of 40 bytes between 3 ranks: not all of them arrived "
-            "in time");
+            "in time; another rank hangs or has died");
   EXPECT_EQ(made_->Poll().code(), Code::kUnavailable);
 }
 
@@ -343,7 +343,7 @@ TEST_F(NcclTest, AReductionThatIsNotEnqueuedInTimeEndsTheGroup) {
   EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
   EXPECT_EQ(status.message(),
             "NCCL 2.32.3: ncclAllReduce of 80 bytes between 3 ranks: not all of them arrived in "
-            "time");
+            "time; another rank hangs or has died");
   EXPECT_EQ(made_->Poll().code(), Code::kUnavailable);
   EXPECT_EQ(Allreduce(1, DataType::kFloat32, ReduceOp::kSum, 1).code(), Code::kUnavailable);
   Calls();

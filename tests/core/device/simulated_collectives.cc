@@ -73,7 +73,7 @@ class SimulatedGroup::Collectives : public DeviceCollectives {
   Status Reduce(Kind kind, const void* in, void* out, size_t count, DataType type, ReduceOp op,
                 double scale, GpuStream stream) {
     const bool scaled = op == ReduceOp::kAverage;
-    if (!GpusReduce(type, op) || (!scaled && scale != 1)) {
+    if (!NcclSupports(type, op) || (!scaled && scale != 1)) {
       return Status(Code::kInvalidArgument, std::string("simulated NCCL has no ") + Name(op) +
                                                 " of " + Name(type) + ", or it has no scale");
     }

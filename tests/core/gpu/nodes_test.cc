@@ -86,7 +86,7 @@ TEST_F(GpuNodesTest, EveryTypeAndReductionOfSharesThatDoNotDivide) {
     for (const DataType type : kAllTypes) {
       for (int number = 0; number < kNumReduceOps; ++number) {
         const auto op = static_cast<ReduceOp>(number);
-        if (!GpusReduce(type, op) || op == ReduceOp::kAverage || op == ReduceOp::kPlainSum)
+        if (!NcclSupports(type, op) || op == ReduceOp::kAverage || op == ReduceOp::kPlainSum)
           continue;
         for (const size_t count : {size_t{0}, size_t{1}, size_t{2}, size_t{3}, size_t{1001}}) {
           const std::string name = std::string(Name(type)) + Name(op) + std::to_string(count);
