@@ -333,13 +333,14 @@ TEST_F(DirectChoiceTest, AGpuThatHasNotEndedIsHeardOfByAll) {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    const std::string own =
-        "a reduction between GPUs (simulated NCCL) has not ended on simulated "
-        "GPU ";
-    EXPECT_NE(said[0].find(lost ? own + "0" : "a reduction on another rank's GPU has not ended"),
+    const auto own = [](const std::string& gpu) {
+      return "a reduction between GPUs (simulated NCCL) has not ended on simulated GPU " + gpu +
+             " within TF_MPI_STALL_TIMEOUT (at most 300 s): another rank or this GPU hangs";
+    };
+    EXPECT_NE(said[0].find(lost ? own("0") : "a reduction on another rank's GPU has not ended"),
               std::string::npos)
         << said[0];
-    EXPECT_NE(said[1].find(lost ? own + "1" : "cuEventQuery on simulated GPU 1"), std::string::npos)
+    EXPECT_NE(said[1].find(lost ? own("1") : "cuEventQuery on simulated GPU 1"), std::string::npos)
         << said[1];
   }
 }

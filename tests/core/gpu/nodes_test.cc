@@ -305,7 +305,8 @@ TEST_F(GpuNodesErrorTest, OfTheGpu) {
 
 TEST_F(GpuNodesErrorTest, OfAGpuThatStandsStill) {
   const std::vector<std::string> stages = {
-      ") has not ended on simulated GPU 0 within TF_MPI_STALL_TIMEOUT: another rank of the node",
+      ") has not ended on simulated GPU 0 within TF_MPI_STALL_TIMEOUT (at most 300 s): "
+      "another rank of the node",
       "'a share of gradients' has not arrived from simulated GPU 0",
   };
   for (size_t i = 0; i < stages.size(); ++i) {

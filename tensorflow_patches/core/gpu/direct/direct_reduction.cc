@@ -297,11 +297,11 @@ Status DirectReduction::Check(TimePoint now) {
   const Status polled = collectives_->Poll();
   if (!polled.ok()) return Fatal(polled);
   if (now <= in_flight_.front().deadline) return Status();
-  return Status(Code::kDeadlineExceeded,
-                "a reduction between GPUs (" + description() + ") has not ended on " +
-                    gpu_->description() +
-                    " within TF_MPI_STALL_TIMEOUT: another rank or this GPU hangs; "
-                    "TF_MPI_GPU_TRANSPORT=staged avoids it");
+  return Status(
+      Code::kDeadlineExceeded,
+      "a reduction between GPUs (" + description() + ") has not ended on " + gpu_->description() +
+          " within TF_MPI_STALL_TIMEOUT (at most 300 s): another rank or this GPU hangs. If all "
+          "ranks are alive, try TF_MPI_GPU_TRANSPORT=staged");
 }
 
 Status DirectReduction::Drain(TimePoint deadline) {

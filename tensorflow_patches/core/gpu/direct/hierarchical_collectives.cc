@@ -88,8 +88,8 @@ Status HierarchicalCollectives::AwaitReduced(TimePoint deadline) {
       [this] {
         return "the reduction by the GPUs of this node (" + inside_->description() +
                ") has not ended on " + gpu_->description() +
-               " within TF_MPI_STALL_TIMEOUT: another rank of the node or this GPU hangs; "
-               "TF_MPI_GPU_TRANSPORT=staged avoids it";
+               " within TF_MPI_STALL_TIMEOUT (at most 300 s): another rank of the node or this GPU "
+               "hangs. If all ranks are alive, try TF_MPI_GPU_TRANSPORT=staged";
       },
       [this] { return inside_->Poll(); });
 }
