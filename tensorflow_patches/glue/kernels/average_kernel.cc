@@ -107,7 +107,7 @@ absl::Status AverageSpec::Read(const tensorflow::NodeDef& node, AverageSpec* spe
   spec->names = AverageNames(node);
   tensorflow::DataTypeVector types;
   if (spec->names.empty() || !GetNodeAttr(node, "T", &types).ok()) {
-    return absl::InvalidArgumentError("an average op lacks its attributes");
+    return LacksAttributes();
   }
   // The weight is included in the T of an IdentityN.
   if (types.size() != spec->names.size() + (marked ? 1 : 0)) {
@@ -120,6 +120,12 @@ absl::Status AverageSpec::Read(const tensorflow::NodeDef& node, AverageSpec* spe
     TF_RETURN_IF_ERROR(CheckAveraged(spec->names[i], types[i], &spec->dtypes[i]));
   }
   return absl::OkStatus();
+}
+
+absl::Status LacksAttributes() {
+  return absl::InvalidArgumentError(
+      "an average op lacks its attributes; the graph was probably saved by another version of this "
+      "wheel: save it again with this one");
 }
 
 absl::Status CheckAveraged(const std::string& name, tensorflow::DataType type, DataType* core) {
@@ -222,7 +228,7 @@ absl::Status AverageKernel::Allocate(OpKernelContext* context, const AveragePlan
   for (const AveragePlan::Entry& entry : plan.entries()) {
     outputs->push_back(nullptr);
     const bool together = entry.tensors.size() > 1 && IsWireForm(entry.signature.dtype) &&
-                          entry.signature.shape[0] != 0;  // no memory without elements
+                          entry.signature.shape[0] != 0;  // an empty tensor has no memory
     if (together) TF_RETURN_IF_ERROR(AllocateTogether(context, entry, &outputs->back()));
     for (const size_t tensor : entry.tensors) {
       const int i = static_cast<int>(tensor);

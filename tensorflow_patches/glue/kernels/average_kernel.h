@@ -34,6 +34,8 @@ struct AverageSpec {
 // The names of the requests of a marked IdentityN or an average op of ours; empty if the node lacks
 // the attributes.
 std::vector<std::string> AverageNames(const tensorflow::NodeDef& node);
+// The error of such a node.
+absl::Status LacksAttributes();
 // Sets `core` to the type of tensor `name`. Fails, with that name, if it cannot be averaged.
 absl::Status CheckAveraged(const std::string& name, tensorflow::DataType type, DataType* core);
 // The suffix of request names in the session that runs this step; empty without a scope.
