@@ -57,7 +57,7 @@ class SparseApplyKernel::Step {
   // Runs the stock kernel, in blocks of rows.
   absl::Status RunOnAllRows();
   absl::Status RunOnRows(const std::vector<int64_t>& positions);
-  void RunOnBlock(Tensor values, Tensor indices);
+  void RunOnBlock(Tensor block_values, Tensor block_indices);
   void OnDivided(absl::Status status);
   void Finish(const absl::Status& status);
 
@@ -96,7 +96,8 @@ void SparseApplyKernel::Step::Submit(const absl::Status& copied) {
   if (!copied.ok()) return Finish(copied);
   auto group = RequestGroup::OfKernel(engine_, context_);
   if (average_ != nullptr) {
-    // Stock kernels update row by row; an undivided loop's identical rows must be applied once.
+    // Keeps duplicates, which stock kernels apply one by one. If all ranks have the same rows,
+    // because a custom loop's data are not divided, they are applied once.
     const absl::Status status = average_->AddTo(group.get(), own_[0], own_[1], TableRows(),
                                                 /*weight=*/1, Duplicates::kKeepUnlessIdentical);
     if (!status.ok()) return Finish(status);
@@ -143,7 +144,7 @@ const Tensor& SparseApplyKernel::Step::indices() const {
 void SparseApplyKernel::Step::Update(const absl::Status& status) {
   const absl::Status written = status.ok() ? initial_broadcast_.Write(context_) : status;
   if (!written.ok()) return Finish(written);
-  const bool divided = kernel_->alone_ && !on_gpu_ && IsRows(values(), indices()) &&
+  const bool divided = kernel_->only_update_ && !on_gpu_ && IsRows(values(), indices()) &&
                        divided_.Divide(context_, indices());
   const absl::Status updated = [&] {
     const Span span(Stage::kApply, name_, values().TotalBytes());
@@ -202,16 +203,16 @@ absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& posi
   return context_->status();
 }
 
-void SparseApplyKernel::Step::RunOnBlock(Tensor values, Tensor indices) {
+void SparseApplyKernel::Step::RunOnBlock(Tensor block_values, Tensor block_indices) {
   for (int input = 0; input < context_->num_inputs(); ++input) {
     Tensor state;
     if (!on_gpu_ && EnabledExtras().rows_ahead && IsState(context_, input) &&
         ReadState(context_, input, &state) && state.NumElements() != 0) {
-      TouchRows(state, indices);
+      TouchRows(state, block_indices);
     }
   }
   RunOnInputs(kernel_->stock_.get(), context_,
-              {{kernel_->node_.gradient, &values}, {kernel_->indices_, &indices}});
+              {{kernel_->node_.gradient, &block_values}, {kernel_->indices_, &block_indices}});
 }
 
 void SparseApplyKernel::Step::OnDivided(absl::Status status) {
@@ -235,7 +236,7 @@ SparseApplyKernel::SparseApplyKernel(OpKernelConstruction* construction, const A
     : AsyncOpKernel(construction), stock_(std::move(stock)), node_(construction, op, *stock_) {
   int end = 0;
   OP_REQUIRES_OK(construction, stock_->InputRange("indices", &indices_, &end));
-  alone_ = !tensorflow::HasNodeAttr(def(), "_tf_mpi_one_of_many");
+  only_update_ = !tensorflow::HasNodeAttr(def(), "_tf_mpi_one_of_many");
 }
 
 void SparseApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {

@@ -28,8 +28,8 @@ class SparseApplyKernel : public tensorflow::AsyncOpKernel {
 
   const std::unique_ptr<tensorflow::OpKernel> stock_;
   const ApplyNode node_;
-  int indices_ = -1;   // input index
-  bool alone_ = true;  // no other Apply op of its graph updates the variable
+  int indices_ = -1;         // input index
+  bool only_update_ = true;  // no other Apply op of its graph updates the variable
 };
 
 }  // namespace tfmpi

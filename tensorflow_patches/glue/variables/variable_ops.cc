@@ -45,14 +45,16 @@ class BroadcastVariableKernel : public tensorflow::AsyncOpKernel {
     Engine* const engine = GetEngine();
     OP_REQUIRES_ASYNC(context, engine != nullptr, AveragingIsOff(), done);
     const std::string name = context->input(1).scalar<tensorflow::tstring>()();
-    auto start = std::make_shared<InitialBroadcast>();
+    auto broadcast = std::make_shared<InitialBroadcast>();
     auto group = RequestGroup::OfKernel(engine, context);
     OP_REQUIRES_OK_ASYNC(
-        context, start->AddBroadcast(context, 0, name, engine->topology().rank, group.get()), done);
-    RequestGroup::Submit(std::move(group), "'" + name + "' was exchanged",
-                         [context, start, end = EndOf(context, done)](const absl::Status& ended) {
-                           end(ended.ok() ? start->Write(context) : ended);
-                         });
+        context, broadcast->AddBroadcast(context, 0, name, engine->topology().rank, group.get()),
+        done);
+    RequestGroup::Submit(
+        std::move(group), "'" + name + "' was exchanged",
+        [context, broadcast, end = EndOf(context, done)](const absl::Status& ended) {
+          end(ended.ok() ? broadcast->Write(context) : ended);
+        });
   }
 };
 
