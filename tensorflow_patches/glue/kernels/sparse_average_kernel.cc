@@ -19,7 +19,7 @@ using tensorflow::Tensor;
 using tensorflow::shape_inference::InferenceContext;
 
 constexpr char kTableRows[] = "_tf_mpi_table_rows";
-constexpr char kEveryRow[] = "_tf_mpi_every_row";
+constexpr char kDuplicates[] = "_tf_mpi_duplicates";
 
 absl::Status RowsOfAllRanks(InferenceContext* context) {
   tensorflow::shape_inference::ShapeHandle values;
@@ -41,7 +41,7 @@ REGISTER_OP("TfMpiSparseAverage")
     .Attr("label: string")
     .Attr("names: list(string)")
     .Attr("table_rows: int")
-    .Attr("every_row: int")
+    .Attr("duplicates: int")
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(RowsOfAllRanks);
@@ -65,9 +65,9 @@ SparseAverageKernel::SparseAverageKernel(OpKernelConstruction* construction)
   OP_REQUIRES_OK(
       construction,
       tensorflow::GetNodeAttr(def(), IsMarked(def()) ? kTableRows : "table_rows", &table_rows_));
-  int64_t every_row = 0;
-  tensorflow::TryGetNodeAttr(def(), IsMarked(def()) ? kEveryRow : "every_row", &every_row);
-  duplicates_ = static_cast<Duplicates>(every_row);
+  int64_t duplicates = 0;
+  tensorflow::TryGetNodeAttr(def(), IsMarked(def()) ? kDuplicates : "duplicates", &duplicates);
+  duplicates_ = static_cast<Duplicates>(duplicates);
 }
 
 void SparseAverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {

@@ -4,7 +4,7 @@
 // Like average_kernel.h: in graphs a stock IdentityN with private attributes, whose inputs are
 // values, indices and the weight (python/_src/average/averaging.py creates it; decorators.cc
 // installs this kernel); in eager code the op TfMpiSparseAverage. The output has the rows of all
-// ranks: each index once, or, depending on the attribute every_row, as often as the ranks have it.
+// ranks: each index once, or, depending on the attribute duplicates, as often as the ranks have it.
 
 #ifndef TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_KERNEL_H_
 #define TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_KERNEL_H_

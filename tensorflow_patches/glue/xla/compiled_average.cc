@@ -28,7 +28,7 @@ using tensorflow::XlaOpKernelContext;
 using xla::XlaOp;
 
 constexpr char kRows[] = "_tf_mpi_rows";  // by sparse gradient
-constexpr char kEveryRow[] = "_tf_mpi_every_row";
+constexpr char kDuplicates[] = "_tf_mpi_duplicates";
 
 // A string in MLIR: any byte may be written as two hexadecimal digits.
 std::string Quoted(const std::string& text) {
@@ -94,10 +94,11 @@ absl::StatusOr<std::vector<xla::Shape>> RowMajorShapes(xla::XlaBuilder* builder,
   return shapes;
 }
 
-// `values` with zeros after the `found` rows that the average has. A separate call, because a user
-// of Averages::Rows::written needs no zeros, and XLA then removes this call.
-XlaOp EmitRest(xla::XlaBuilder* builder, XlaOp values, const xla::Shape& shape, XlaOp found) {
-  return xla::CustomCallWithLayout(builder, std::string(kCompiledRest), {values, found}, shape,
+// `values` with zeros after the `found` rows that the average has. A separate call, because code
+// that uses Averages::Rows::written needs no zeros, and XLA then removes this call.
+XlaOp EmitZeroUnusedRows(xla::XlaBuilder* builder, XlaOp values, const xla::Shape& shape,
+                         XlaOp found) {
+  return xla::CustomCallWithLayout(builder, std::string(kZeroUnusedRows), {values, found}, shape,
                                    {shape, xla::ShapeUtil::MakeShape(xla::S64, {1})}, /*opaque=*/"",
                                    /*has_side_effect=*/false, {{{}, {0, {}}}}, /*literal=*/nullptr,
                                    xla::CustomCallSchedule::SCHEDULE_NONE,
@@ -137,22 +138,22 @@ absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, Call call,
   }
   operands.insert(operands.end(), {weight, (*all)->last});
   shapes->insert(shapes->end(), {scalar, scalar});
-  const std::string attributes =
-      absl::StrCat("{names = ", Quoted(absl::StrJoin(call.names, kNameSeparator)),
-                   ", slices = ", num_sparse, " : i64, every_row = ", call.duplicates, " : i64}");
+  const std::string attributes = absl::StrCat(
+      "{names = ", Quoted(absl::StrJoin(call.names, kNameSeparator)), ", num_sparse = ", num_sparse,
+      " : i64, duplicates = ", call.duplicates, " : i64}");
   const XlaOp called = xla::CustomCallWithLayout(
       builder, std::string(kCompiledAverage), operands, xla::ShapeUtil::MakeTupleShape(results),
       *shapes, attributes, /*has_side_effect=*/true, in_place, /*literal=*/nullptr,
       xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   std::vector<XlaOp> averages;
   for (int64_t i = 0; i < tensors; ++i) averages.push_back(xla::GetTupleElement(called, i));
-  for (int64_t slice = 0; slice < num_sparse; ++slice) {
+  for (int64_t i = 0; i < num_sparse; ++i) {
     const XlaOp found = xla::GetTupleElement(called, tensors + 1);
-    XlaOp& values = averages[2 * slice];
+    XlaOp& values = averages[2 * i];
     const XlaOp written = values;
-    values = EmitRest(builder, written, results[2 * slice],
-                      xla::SliceInDim(found, slice, slice + 1, 1, 0));
-    (*all)->rows.push_back({values, averages[2 * slice + 1], written});
+    values = EmitZeroUnusedRows(builder, written, results[2 * i],
+                                xla::SliceInDim(found, i, i + 1, 1, 0));
+    (*all)->rows.push_back({values, averages[2 * i + 1], written});
   }
   (*all)->last = xla::GetTupleElement(called, tensors);
   return averages;
@@ -178,7 +179,7 @@ CompiledAverageKernel::CompiledAverageKernel(OpKernelConstruction* construction)
     : OpKernel(construction), names_(AverageNames(def())) {
   OP_REQUIRES_OK(construction, RegisterCompiledCalls());
   if (HasRows(def())) OP_REQUIRES_OK(construction, construction->GetAttr(kRows, &rows_));
-  tensorflow::TryGetNodeAttr(def(), kEveryRow, &every_row_);
+  tensorflow::TryGetNodeAttr(def(), kDuplicates, &duplicates_);
   OP_REQUIRES(
       construction,
       !names_.empty() && names_.size() + rows_.size() + 1 == static_cast<size_t>(num_inputs()),
@@ -203,7 +204,7 @@ void CompiledAverageKernel::Compute(OpKernelContext* context) {
     return;
   }
   const int tensors = context->num_inputs() - 1;
-  Call call = {names_, {}, rows_, every_row_};
+  Call call = {names_, {}, rows_, duplicates_};
   for (int i = 0; i < tensors; ++i) call.tensors.push_back(compilation.Input(i));
   const XlaOp weight = compilation.Input(tensors);
   const absl::StatusOr<std::vector<XlaOp>> averages = EmitCall(context, call, weight);

@@ -34,7 +34,7 @@ class CompiledAverageKernel : public tensorflow::OpKernel {
  private:
   std::vector<std::string> names_;  // of the engine's requests, the sparse gradients' first
   std::vector<int64_t> rows_;  // of this rank, by sparse gradient; -1: derived from the capacity
-  int64_t every_row_ = 0;      // how to handle duplicates
+  int64_t duplicates_ = 0;     // a value of enum Duplicates
 };
 
 // A dense optimizer op on a resource variable: the stock kernel emits the update, with the average.

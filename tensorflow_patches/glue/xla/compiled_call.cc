@@ -91,14 +91,14 @@ ffi::Future PassOn(const Operands& operands) {
 }
 
 ffi::Future Average(ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view joined,
-                    int64_t sparse, int64_t every_row) {
-  const Operands operands(args, rets, static_cast<size_t>(sparse));
+                    int64_t num_sparse, int64_t duplicates) {
+  const Operands operands(args, rets, static_cast<size_t>(num_sparse));
   if (GetEngine() == nullptr) return PassOn(operands);
-  const auto duplicates = static_cast<Duplicates>(every_row);
   const auto slices = std::make_shared<std::vector<Slices>>(operands.slices);
   return Submit(
       [&](RequestGroup* group) {
-        return AddRequests(joined, operands, duplicates, slices.get(), group);
+        return AddRequests(joined, operands, static_cast<Duplicates>(duplicates), slices.get(),
+                           group);
       },
       [slices] { return WriteAll(*slices); });
 }
@@ -108,14 +108,14 @@ XLA_FFI_DEFINE_HANDLER(kAverageHandler, Average,
                            .RemainingArgs()
                            .RemainingRets()
                            .Attr<std::string_view>("names")
-                           .Attr<int64_t>("slices")
-                           .Attr<int64_t>("every_row"));
+                           .Attr<int64_t>("num_sparse")
+                           .Attr<int64_t>("duplicates"));
 
 // `stream`: XLA's stream, on which everything is enqueued.
 ffi::Error AverageOnGpu(void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
-                        std::string_view joined, int64_t sparse, int64_t every_row) {
-  const Operands operands(args, rets, static_cast<size_t>(sparse));
-  return ToFfi(AverageOnStream(stream, operands, joined, static_cast<Duplicates>(every_row)));
+                        std::string_view joined, int64_t num_sparse, int64_t duplicates) {
+  const Operands operands(args, rets, static_cast<size_t>(num_sparse));
+  return ToFfi(AverageOnStream(stream, operands, joined, static_cast<Duplicates>(duplicates)));
 }
 
 XLA_FFI_DEFINE_HANDLER(kAverageOnGpuHandler, AverageOnGpu,
@@ -124,13 +124,13 @@ XLA_FFI_DEFINE_HANDLER(kAverageOnGpuHandler, AverageOnGpu,
                            .RemainingArgs()
                            .RemainingRets()
                            .Attr<std::string_view>("names")
-                           .Attr<int64_t>("slices")
-                           .Attr<int64_t>("every_row"));
+                           .Attr<int64_t>("num_sparse")
+                           .Attr<int64_t>("duplicates"));
 
-// Zeroes the rows of a sparse gradient after the first `found`. EmitRest (compiled_average.cc)
-// determines the shapes and dtypes.
-ffi::Error ClearRest(ffi::AnyBuffer values, ffi::AnyBuffer found,
-                     ffi::Result<ffi::AnyBuffer> result) {
+// Zeroes the rows of a sparse gradient after the first `found`. EmitZeroUnusedRows
+// (compiled_average.cc) determines the shapes and dtypes.
+ffi::Error ZeroUnusedRows(ffi::AnyBuffer values, ffi::AnyBuffer found,
+                          ffi::Result<ffi::AnyBuffer> result) {
   const size_t bytes = values.size_bytes();
   const auto capacity = static_cast<size_t>(values.dimensions()[0]);
   const size_t written =
@@ -142,15 +142,15 @@ ffi::Error ClearRest(ffi::AnyBuffer values, ffi::AnyBuffer found,
 }
 
 XLA_FFI_DEFINE_HANDLER(
-    kRestHandler, ClearRest,
+    kZeroHandler, ZeroUnusedRows,
     ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
 
-ffi::Error ClearRestOnGpu(void* stream, ffi::AnyBuffer values, ffi::AnyBuffer /*found*/,
-                          ffi::Result<ffi::AnyBuffer> result) {
-  return ToFfi(ClearRestOnStream(stream, Operand(values), Operand(*result)));
+ffi::Error ZeroUnusedRowsOnGpu(void* stream, ffi::AnyBuffer values, ffi::AnyBuffer /*found*/,
+                               ffi::Result<ffi::AnyBuffer> result) {
+  return ToFfi(CopyValuesOnStream(stream, Operand(values), Operand(*result)));
 }
 
-XLA_FFI_DEFINE_HANDLER(kRestOnGpuHandler, ClearRestOnGpu,
+XLA_FFI_DEFINE_HANDLER(kZeroOnGpuHandler, ZeroUnusedRowsOnGpu,
                        ffi::Ffi::Bind()
                            .Ctx<ffi::PlatformStream<void*>>()
                            .Arg<ffi::AnyBuffer>()
@@ -175,9 +175,9 @@ absl::Status RegisterCompiledCall(std::string_view name, std::string_view platfo
 absl::Status RegisterCompiledCalls() {
   static const absl::Status* const status = new absl::Status([] {
     absl::Status registered = RegisterCompiledCall(kCompiledAverage, kHost, kAverageHandler);
-    registered.Update(RegisterCompiledCall(kCompiledRest, kHost, kRestHandler));
+    registered.Update(RegisterCompiledCall(kZeroUnusedRows, kHost, kZeroHandler));
     registered.Update(RegisterCompiledCall(kCompiledAverage, kCuda, kAverageOnGpuHandler));
-    registered.Update(RegisterCompiledCall(kCompiledRest, kCuda, kRestOnGpuHandler));
+    registered.Update(RegisterCompiledCall(kZeroUnusedRows, kCuda, kZeroOnGpuHandler));
     return registered;
   }());
   return *status;

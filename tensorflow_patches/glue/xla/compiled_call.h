@@ -1,15 +1,16 @@
 // The custom calls by which a compiled cluster averages over the ranks.
 //
-// Operands: values and indices of sparse gradients, as many as the int64 attribute "slices" says;
-// dense tensors; this rank's weight (a float32 scalar); a float32 scalar that only orders calls.
-// Results: the averages, those of dense tensors in the operands' memory; the scalar for the next
-// call; and, with sparse gradients, the number of rows of each, int64. Shapes are static, so the
-// results of a sparse gradient have room for the rows of all ranks; unused indices are -1, unused
-// values are undefined. Attribute "names": the names of the engine's requests, separated, one per
-// gradient. On the CPU, XLA makes the call on a thread of its own, and it returns at once. On a
-// GPU, the thread that enqueues the step makes the call, which returns when the result is enqueued.
+// Operands: values and indices of sparse gradients, as many as the int64 attribute "num_sparse"
+// says; dense tensors; this rank's weight (a float32 scalar); a float32 scalar that only orders
+// calls. Results: the averages, those of dense tensors in the operands' memory; the scalar for the
+// next call; and, with sparse gradients, the number of rows of each, int64. Shapes are static, so
+// the results of a sparse gradient have room for the rows of all ranks; unused indices are -1,
+// unused values are undefined. Attribute "duplicates": a value of enum Duplicates. Attribute
+// "names": the names of the engine's requests, separated, one per gradient. On the CPU, XLA makes
+// the call on a thread of its own, and it returns at once. On a GPU, the thread that enqueues the
+// step makes the call, which returns when the result is enqueued.
 //
-// kCompiledRest zeroes the unused values. Operands: the values, and their number of rows as an
+// kZeroUnusedRows zeroes the unused values. Operands: the values, and their number of rows as an
 // int64 tensor of one element. Result: the values, in the operand's memory.
 
 #ifndef TFMPI_GLUE_XLA_COMPILED_CALL_H_
@@ -23,7 +24,7 @@
 namespace tfmpi {
 
 inline constexpr std::string_view kCompiledAverage = "tfmpi_average";
-inline constexpr std::string_view kCompiledRest = "tfmpi_clear_rest";
+inline constexpr std::string_view kZeroUnusedRows = "tfmpi_zero_unused_rows";
 inline constexpr char kNameSeparator[] = "\n";
 
 // XLA's platform names.

@@ -181,7 +181,7 @@ absl::Status AverageOnStream(void* stream, const Operands& operands, std::string
   return ToAbsl(mirror.Return());
 }
 
-absl::Status ClearRestOnStream(void* stream, const Operand& values, const Operand& result) {
+absl::Status CopyValuesOnStream(void* stream, const Operand& values, const Operand& result) {
   if (values.data == result.data || values.bytes == 0) return absl::OkStatus();
   GpuMemory memory;
   TF_RETURN_IF_ERROR(GpuOfStream(stream, &memory));

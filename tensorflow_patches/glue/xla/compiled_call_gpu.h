@@ -18,7 +18,8 @@ namespace tfmpi {
 
 absl::Status AverageOnStream(void* stream, const Operands& operands, std::string_view joined,
                              Duplicates duplicates);
-absl::Status ClearRestOnStream(void* stream, const Operand& values, const Operand& result);
+// The values are already zeroed (Mirror::Return); copies them if XLA gave the result other memory.
+absl::Status CopyValuesOnStream(void* stream, const Operand& values, const Operand& result);
 
 }  // namespace tfmpi
 

@@ -169,7 +169,8 @@ def compiled_clears() -> list[int]:
 
         own = slices([1.0], [RANK], 1000)
         program = run.experimental_get_compiler_ir(own.values, own.indices)
-        return str(program(stage="optimized_hlo")).count('custom_call_target="tfmpi_clear_rest"')
+        target = 'custom_call_target="tfmpi_zero_unused_rows"'
+        return str(program(stage="optimized_hlo")).count(target)
 
     return [clears(False), clears(True)]
 

@@ -245,7 +245,7 @@ def _slices_eagerly(
         attrs=(
             *("T", types[0], "Tindices", types[1], "label", label),
             *("names", [name], "table_rows", table_rows),
-            *("every_row", scope.duplicates(every_row)),
+            *("duplicates", scope.duplicates(every_row)),
         ),
         ctx=context.context(),
     )
@@ -258,7 +258,7 @@ def _slices_in_graph(
     number = carrier.count_in_graph(tf.compat.v1.get_default_graph(), f"{name} ({label})")
     attributes = {
         carrier.TABLE_ROWS: {"i": table_rows},
-        carrier.EVERY_ROW: {"i": scope.duplicates(every_row)},
+        carrier.DUPLICATES: {"i": scope.duplicates(every_row)},
     }
     return carrier.marked_identity(
         _of_unknown_length(slices),
@@ -337,5 +337,5 @@ def average_inputs(
     if compiled.is_compiled():
         return compiled.average_inputs(slices, duplicates)
     attributes = {carrier.TABLE_ROWS: {"i": compiled.table_rows(slices)}}
-    attributes |= {carrier.EVERY_ROW: {"i": duplicates}, "_XlaCompile": {"b": False}}
+    attributes |= {carrier.DUPLICATES: {"i": duplicates}, "_XlaCompile": {"b": False}}
     return _of_unknown_length(slices), attributes

@@ -15,7 +15,7 @@ from tensorflow.mpi._src.variables.naming import NAMES
 
 LABEL = "_tf_mpi_average"
 TABLE_ROWS = "_tf_mpi_table_rows"  # makes it an average of a sparse gradient
-EVERY_ROW = "_tf_mpi_every_row"  # ... whose duplicates are not summed
+DUPLICATES = "_tf_mpi_duplicates"  # how it handles duplicates: scope.duplicates()
 # In a compiled function one op averages all gradients, sparse ones first, each as values and
 # indices. The attribute says how many of the rows are this rank's, before the room for other ranks'
 # rows; -1: derived from the size of that room.
@@ -68,7 +68,7 @@ def is_distinct(values: Any, indices: Any) -> bool:
     if values.op is not indices.op or values.op.type != "IdentityN":
         return False
     attributes = values.op.node_def.attr
-    if attributes[EVERY_ROW].i:
+    if attributes[DUPLICATES].i:
         return False
     pairs = len(attributes[ROWS].list.i) if ROWS in attributes else int(TABLE_ROWS in attributes)
     i = values.value_index

@@ -63,7 +63,7 @@ def average_in_one_call(
 
 def _sparse_attributes(rows: list[int | None], duplicates: int) -> dict[str, Any]:
     """The attributes of an average of sparse gradients."""
-    return {carrier.ROWS: {"list": {"i": rows}}, carrier.EVERY_ROW: {"i": duplicates}}
+    return {carrier.ROWS: {"list": {"i": rows}}, carrier.DUPLICATES: {"i": duplicates}}
 
 
 def average_inputs(slices: Any, duplicates: int) -> tuple[list[Any], dict[str, Any]]:
