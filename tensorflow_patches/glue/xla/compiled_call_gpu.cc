@@ -18,7 +18,7 @@ namespace tfmpi {
 namespace {
 
 // Pinned memory of at least the size asked for, taken from a pool and returned to it by the
-// destructor. The copies that use it must have ended by then.
+// destructor. The copies that use it must have ended by then; otherwise call Leak.
 class PooledPinned {
  public:
   PooledPinned() = default;
@@ -45,6 +45,7 @@ class PooledPinned {
     }
     return gpu->NewPinned(bytes_, &data_);
   }
+  void Leak() { data_ = nullptr; }
   void* data() const { return data_; }
 
  private:
@@ -62,25 +63,32 @@ class PooledPinned {
   void* data_ = nullptr;
 };
 
-// Copies of the parts of sparse gradients that the host reads and writes, with their own Operands.
+// Host copies of the operands and results that the host must read or write: sparse gradients, the
+// weight and the counts.
 class Mirror {
  public:
   Mirror(const Operands& operands, const GpuMemory& memory)
       : real_(operands), host_(operands), memory_(memory) {}
+  Mirror(const Mirror&) = delete;
+  Mirror& operator=(const Mirror&) = delete;
+  ~Mirror() {
+    if (!copying_) return;
+    for (PooledPinned& memory : memories_) memory.Leak();
+  }
 
   const Operands& operands() const { return host_; }
 
   // Copies the operands to the host and waits.
   Status Fetch() {
     for (size_t i = 0; i < 2 * real_.slices; ++i) {
-      Status status = Hold(&host_.args[i]);
-      if (status.ok()) status = Hold(&host_.rets[i]);
+      Status status = AllocateOnHost(&host_.args[i]);
+      if (status.ok()) status = AllocateOnHost(&host_.rets[i]);
       if (status.ok()) status = Copy(host_.args[i], real_.args[i]);
       if (!status.ok()) return status;
     }
     const size_t index = real_.weight_index();
-    Status status = Hold(&host_.args[index]);
-    if (status.ok()) status = Hold(&host_.rets[index + 1]);
+    Status status = AllocateOnHost(&host_.args[index]);
+    if (status.ok()) status = AllocateOnHost(&host_.rets[index + 1]);
     if (status.ok()) status = Copy(host_.args[index], real_.args[index]);
     return status.ok() ? AwaitStream() : status;
   }
@@ -104,7 +112,7 @@ class Mirror {
   }
 
  private:
-  Status Hold(Operand* operand) {
+  Status AllocateOnHost(Operand* operand) {
     memories_.emplace_back();
     const Status status = memories_.back().Take(memory_.gpu, operand->bytes);
     operand->data = memories_.back().data();
@@ -112,6 +120,7 @@ class Mirror {
   }
   Status Copy(const Operand& to, const Operand& from) {
     if (from.bytes == 0) return Status();
+    copying_ = true;
     return memory_.gpu->Copy(to.data, from.data, from.bytes, memory_.stream);
   }
   Status AwaitStream() {
@@ -126,6 +135,7 @@ class Mirror {
       if (status.ok() && !ended) status = GetEngine()->failure();
       if (!ended) Clock::Sleep(std::chrono::microseconds(20));
     }
+    if (status.ok()) copying_ = false;
     return status;
   }
 
@@ -133,6 +143,7 @@ class Mirror {
   Operands host_;
   const GpuMemory memory_;
   std::vector<PooledPinned> memories_;
+  bool copying_ = false;  // the GPU may still use `memories_`, also after an error
 };
 
 absl::Status SubmitAndWait(std::unique_ptr<RequestGroup> group) {
