@@ -24,7 +24,8 @@ TEST_F(JoinTest, AveragesGoOnOverTheRemaining) {
   EXPECT_EQ(response_list.responses[0].contributors, 2);
   const std::vector<std::string> notices = Notices();
   ASSERT_EQ(notices.size(), 1u);
-  EXPECT_TRUE(Contains(notices[0], "1 of 3 ranks (1); averages are now over the remaining 2 ranks"))
+  EXPECT_TRUE(
+      Contains(notices[0], "1 of 3 ranks (rank 1); averages are now over the remaining 2 ranks"))
       << notices[0];
   ReadyByNumber(0, "w", {1});
   ReadyByNumber(2, "w", {1});

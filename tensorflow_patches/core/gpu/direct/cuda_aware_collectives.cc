@@ -285,8 +285,9 @@ Status CudaAwareCollectives::Late() const {
     if (slot.stage != Stage::kSharing && slot.stage != Stage::kSpreading) continue;
     return Status(Code::kDeadlineExceeded,
                   "an exchange between GPUs by " + description() +
-                      " did not end in the time that TF_MPI_STALL_TIMEOUT allows: a peer has died "
-                      "or does not take part; TF_MPI_GPU_TRANSPORT=staged avoids it");
+                      " has not ended within TF_MPI_STALL_TIMEOUT (at most 300 s): another rank "
+                      "has died or does not take part. If all ranks are alive, try "
+                      "TF_MPI_GPU_TRANSPORT=staged");
   }
   return Status(Code::kDeadlineExceeded, StillBusy(*gpu_));
 }
