@@ -12,6 +12,7 @@ from launch import launch
 from reference import reference
 from tiers import full
 
+KINDS: tuple[tuple[str, ...], ...] = ((), ("tf_keras",))
 QUICK = ("SpatialDropout2D", "RandomRotation", "LSTM")
 
 
@@ -19,21 +20,19 @@ QUICK = ("SpatialDropout2D", "RandomRotation", "LSTM")
     ("ranks", "args"),
     [
         (2, QUICK),
-        full(2, ()),
-        full(3, ()),
-        full(2, ("tf_keras",)),
-        full(3, ("tf_keras",)),
+        *(full(ranks, (third, *kind)) for ranks in (2, 3) for third in "012" for kind in KINDS),
         *(
-            pytest.param(ranks, ("jit",), marks=[pytest.mark.full, needs_compiled_steps])
+            pytest.param(ranks, (third, "jit"), marks=[pytest.mark.full, needs_compiled_steps])
             for ranks in (2, 3)
+            for third in "012"
         ),
     ],
-    ids=lambda value: "-".join(value[:1]) or "all" if isinstance(value, tuple) else None,
+    ids=lambda value: "-".join(value[:2]) if isinstance(value, tuple) else None,
 )
 def test_layers_train_as_in_one_process(scripts, ranks: int, args: tuple[str, ...]) -> None:
-    (one,) = reference(scripts / "layers.py", args=args, timeout=900)
+    (one,) = reference(scripts / "layers.py", args=args, timeout=400)
     run = launch(
-        scripts / "layers.py", np=ranks, args=args, timeout=900, pooled=args == QUICK
+        scripts / "layers.py", np=ranks, args=args, timeout=400, pooled=args == QUICK
     ).check()
     far: dict[str, Any] = {}
     for name, expected in one.items():
