@@ -31,20 +31,20 @@ struct TfMpiOptions {
   int32_t ranks_per_node;         // 0: the actual nodes
   int32_t wire;                   // DataType of float32 sums between nodes
   int32_t sparse;                 // sparse_average.h's SparseMode
-  const char* extras;             // names, with commas between them; see extras.h
+  const char* extras;             // names, separated by commas; see extras.h
   int32_t device_transport;       // core/device/choice.h's DeviceTransport
   int32_t shares_gpu;             // 1: NCCL may have several ranks on one GPU
   int32_t cray_gpus;              // 1: GPU support of Cray's MPI is enabled
-  const char* nccl_library;       // a path, or a name for the linker
+  const char* nccl_library;       // a path, or a name for the dynamic linker
   int32_t shrink_on_fault;        // 1: the ranks continue after deaths
 };
 
 // Python's main thread, once. Waits for all ranks to start.
 TFMPI_API int32_t tfmpi_start(const struct TfMpiOptions* options, char* error);
-// During tfmpi_start: writes which ranks it waits for, and for what, truncated to `bytes`; "" if it
-// does not wait.
+// During tfmpi_start, on another thread: writes which ranks it waits for, and what they must do,
+// truncated to `bytes`; "" if it does not wait.
 TFMPI_API void tfmpi_start_waits_for(char* out, int32_t bytes);
-// Waits until every rank has joined. Nothing may be submitted after it.
+// Waits until every rank has joined. Requests submitted afterwards fail.
 TFMPI_API int32_t tfmpi_join(char* error);
 // Tells the other ranks that this one stops; waits up to `seconds`.
 TFMPI_API void tfmpi_leave(const char* reason, double seconds);
@@ -65,7 +65,7 @@ TFMPI_API uint64_t tfmpi_generation(void);
 TFMPI_API void tfmpi_set_needs_all(const char* why);
 // The description of the transport; lives as long as the process.
 TFMPI_API const char* tfmpi_transport(void);
-// 1 if gradients are averaged in compiled steps, 0 if those are errors
+// 1 if gradients are averaged in compiled steps, 0 if such steps fail
 TFMPI_API int32_t tfmpi_compiles(void);
 // tensors completed with ok, collectives, bytes, registrations seen, registrations decorated,
 // gradients submitted by kernels, optimizer ops run, and those run by a SynchronousUpdate
@@ -84,7 +84,7 @@ TFMPI_API void tfmpi_seed_xla(uint32_t first);
 // and tfmpi_end frees the result. Returns at once. `waits`: 0: a thread of the script waits for it,
 // and others may use the library; 1: this thread is the only one of the script that uses the
 // library, and waits for the result; 2: like 1, and this rank has no gradients until then; -1: no
-// thread waits for it, and it does not need every rank to take part.
+// thread waits for it, and it can complete without ranks that have no gradients for now.
 struct TfMpiOperation;
 TFMPI_API struct TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op,
                                              int32_t dtype, int32_t root, const int64_t* shape,
@@ -95,7 +95,8 @@ TFMPI_API int32_t tfmpi_wait(struct TfMpiOperation* operation, double seconds);
 // For an allgather that has ended with ok: its data, and the total first dimension. Valid until
 // tfmpi_end.
 TFMPI_API const void* tfmpi_gathered(struct TfMpiOperation* operation, int64_t* rows);
-// Returns its code. Withdraws an operation that has not ended, and waits for it.
+// Frees the operation and returns the code with which it ended. If it has not ended, withdraws it
+// first, and waits.
 TFMPI_API int32_t tfmpi_end(struct TfMpiOperation* operation, char* error);
 
 // One measurement of core/bench/bench.h; the fields are those of BenchCase. Called on all ranks, on
@@ -122,16 +123,17 @@ TFMPI_API void tfmpi_posted_value(const char* key, int64_t number, char* out, in
 // What the script does, for messages on other ranks; see core/engine/script_state.h. Called on the
 // thread that does it.
 TFMPI_API void tfmpi_set_doing(const char* doing);
-// The number of steps that it has done so far; the same thread writes it. Lives as long as the
-// process.
+// The counter of steps done in that, which the same thread writes. Lives as long as the process.
 TFMPI_API int64_t* tfmpi_steps(void);
 TFMPI_API void tfmpi_set_several_threads(int32_t several);
 // The number of posts, of any key, that this rank has received.
 TFMPI_API uint64_t tfmpi_posts_heard(void);
-// Says that this thread, the only one that uses the library, waits for a file of rank 0 and has
-// seen this many posts. Call it again after looking at new posts. Fails if the group has failed.
+// Reports that this thread, the only one that uses the library, waits for a file of rank 0 and has
+// seen this many posts; returns at once. Call it again after reading new posts. Fails if the group
+// has failed.
 TFMPI_API int32_t tfmpi_wait_for_file(const char* file, uint64_t posts, int32_t has_no_gradients,
                                       char* error);
+// Reports that this wait is over.
 TFMPI_API void tfmpi_file_is_there(void);
 // How many gradients the others have averaged without this rank while it waited.
 TFMPI_API uint64_t tfmpi_missed(void);
@@ -140,13 +142,13 @@ TFMPI_API void tfmpi_caught_up(void);
 
 // Names of variables; see variable_names.h.
 TFMPI_API void tfmpi_declare_variable(const char* container, const char* name, const char* scope);
-// Declares the variable and writes its name, the same on every rank, to `out`, truncated to
-// `bytes`.
+// Declares the variable and writes its name, the same on every rank, truncated to `bytes`.
 TFMPI_API void tfmpi_variable_name(const char* container, const char* name, const char* scope,
                                    char* out, int32_t bytes);
 TFMPI_API void tfmpi_mark_synchronized(const char* container, const char* name, const char* scope);
-// The scope of the session whose kernels this thread creates from now on; empty: none.
+// Sets the scope of the session whose kernels this thread creates from now on; empty: unknown.
 TFMPI_API void tfmpi_set_thread_scope(const char* scope);
+// `session`: the number in its metadata.
 TFMPI_API void tfmpi_set_scope(int64_t session, const char* scope);
 
 // Fetches of variables without a copy; see shared_fetches.h. `data`: of a fetched array.
@@ -170,8 +172,8 @@ TFMPI_API int32_t tfmpi_set_averaged(int32_t averaged);
 // From now on the optimizer ops of this process average nothing: the script uses ops of its own.
 TFMPI_API void tfmpi_leave_averages_to_script(void);
 
-// The optimizer ops: the name of op `index`, or null after the last one; its gradient input;
-// whether it is sparse.
+// The optimizer ops: returns the name of op `index`, or null after the last one. Sets `gradient` to
+// the name of its gradient input, and `sparse` to whether that is sparse.
 TFMPI_API const char* tfmpi_apply_op(int32_t index, const char** gradient, int32_t* sparse);
 
 #ifdef __cplusplus

@@ -19,20 +19,19 @@ using tensorflow::Tensor;
 // A smaller update takes less time than the ranks need to exchange rows.
 constexpr int64_t kMinBytes = 512 << 10;
 
-// Distributes consecutive indices evenly, and also those with a common factor.
+// Spreads indices evenly, whether they are consecutive or have a common factor.
 int OwnerOf(int64_t index, int ranks) {
   const uint64_t mixed = static_cast<uint64_t>(index) * 0x9e3779b97f4a7c15u;
   return static_cast<int>((mixed >> 32) * static_cast<uint64_t>(ranks) >> 32);
 }
 
-// The rows of a large table are not in any cache.
-constexpr int64_t kRowsAhead = 8;
-constexpr size_t kMaxAhead = 1024;  // bytes of each row
+// Prefetching, because the rows of a large table are not in any cache.
+constexpr int64_t kPrefetchDistance = 8;    // rows
+constexpr size_t kMaxPrefetchBytes = 1024;  // of each row
 
 }  // namespace
 
-// Reads the variable and its slots. Returns false unless all have values and the same number
-// of rows.
+// Reads the variable and its slots. False unless all have values and the same number of rows.
 bool DividedUpdate::ReadStates(OpKernelContext* context, std::vector<State>* states) {
   for (int input = 0; input < context->num_inputs(); ++input) {
     if (!IsState(context, input)) continue;
@@ -109,7 +108,7 @@ void DividedUpdate::Begin(const std::vector<int64_t>& rows, int) {
 void DividedUpdate::Prefetch(int64_t position) const {
   for (const State& state : states_) {
     const char* const row = Row(state, position);
-    for (size_t i = 0; i < std::min(state.row_bytes, kMaxAhead); i += kLineBytes) {
+    for (size_t i = 0; i < std::min(state.row_bytes, kMaxPrefetchBytes); i += kLineBytes) {
       __builtin_prefetch(row + i);
     }
   }
@@ -118,7 +117,7 @@ void DividedUpdate::Prefetch(int64_t position) const {
 void DividedUpdate::Put(int64_t begin, int64_t end, char* to) {
   const std::vector<int64_t>& positions = PositionsOf(topology_.rank);
   for (int64_t i = begin; i < end; ++i) {
-    if (i + kRowsAhead < end) Prefetch(positions[i - 1 + kRowsAhead]);
+    if (i + kPrefetchDistance < end) Prefetch(positions[i - 1 + kPrefetchDistance]);
     if (i == 0) {
       std::memset(to, 0, row_bytes_);
       std::memcpy(to, &fingerprint_, sizeof fingerprint_);
@@ -144,7 +143,7 @@ void DividedUpdate::Take(int rank, int64_t begin, int64_t end, const char* from)
     if (i == 0) continue;
     const char* next = from;
     for (const State& state : states_) {
-      // This rank will not need them soon.
+      // Not through the cache: this rank will not need the row soon.
       StreamCopy(Row(state, positions[i - 1]), next, state.row_bytes);
       next += state.row_bytes;
     }

@@ -1,14 +1,15 @@
-// An extra: the row updates of one sparse Apply op, divided among the ranks of a node.
+// An extra: divides the row updates of one sparse Apply op among ranks that all share one node.
 //
-// Every rank has the same averaged rows and would update every row of the variable and its slots in
-// the same way. Instead each row is updated by one rank, its owner, and the others copy the result:
-// an update reads and computes, a copy only writes. The bits are the same. A row has the same owner
-// in every step, so concurrent updates are not lost; copies are made on the communication thread,
-// in the same order on all ranks.
+// Every rank has the same averaged rows, and would update the same rows of the variable and its
+// slots in the same way. Instead each row is updated by one rank, its owner, and the others copy
+// the result: an update reads and computes, a copy only writes. The bits are the same. A row has
+// the same owner in every step, so concurrent updates are not lost; copies are made on the
+// communication thread, in the same order on all ranks.
 //
-// A kernel creates one per execution, on an inter-op thread: Divide, then the stock kernel on
-// PositionsOf this rank, then AddTo a group. When the group has ended: Finish, and the stock kernel
-// on PositionsOf each of absent(). The engine calls the rest on the communication thread.
+// A kernel creates one object per execution. If Divide returns true, it runs the stock kernel on
+// PositionsOf this rank, then calls AddTo and submits the group. When the group has ended, it calls
+// Finish and runs the stock kernel on PositionsOf each of absent(). The engine calls Begin, Put and
+// Take on the communication thread.
 
 #ifndef TFMPI_GLUE_EXTRAS_DIVIDED_UPDATE_H_
 #define TFMPI_GLUE_EXTRAS_DIVIDED_UPDATE_H_
@@ -27,13 +28,13 @@ class DividedUpdate : public RowAccess {
  public:
   explicit DividedUpdate(const Topology& topology) : topology_(topology) {}
 
-  // Returns false, and does nothing, if every rank is to update all rows. `indices` [n], int32 or
-  // int64, of `context`'s op; the result is the same on all ranks if the indices are.
+  // Returns false if every rank must update all rows; the object is then not used further.
+  // `indices` [n]: int32 or int64. Ranks with the same indices get the same result.
   bool Divide(tensorflow::OpKernelContext* context, const tensorflow::Tensor& indices);
-  // The positions of the indices that a rank owns.
+  // The positions in `indices` of the rows that `rank` owns.
   const std::vector<int64_t>& PositionsOf(int rank) const { return positions_[rank]; }
 
-  // Call it after the stock kernel has updated this rank's rows. This object outlives the group.
+  // Call it after the stock kernel has updated this rank's rows. The object must outlive `group`.
   void AddTo(RequestGroup* group, tensorflow::OpKernelContext* context, const std::string& name);
   // The ranks that did not take part because their script has ended.
   const std::vector<int>& absent() const { return absent_; }
@@ -64,7 +65,7 @@ class DividedUpdate : public RowAccess {
 
   const Topology topology_;
   std::string name_;
-  size_t row_bytes_ = 0;  // of all states
+  size_t row_bytes_ = 0;  // on the wire: a row of each state
   uint64_t fingerprint_ = 0;
   std::vector<int64_t> indices_;
   std::vector<std::vector<int64_t>> positions_;  // by rank

@@ -16,7 +16,7 @@ namespace {
 // Null: off. Never destroyed: tensors are freed while the process exits.
 std::atomic<BlockCache*> g_blocks{nullptr};
 
-// std::align_val_t since TensorFlow 2.21, before that an int: both are passed in the same register.
+// The alignment is a std::align_val_t, before TensorFlow 2.21 an int, in the same register.
 using Malloc = void* (*)(size_t, size_t);
 using Free = void (*)(void*);
 
@@ -24,7 +24,7 @@ constexpr char kMalloc[] = "_ZN3tsl4port13AlignedMallocEmSt11align_val_t";
 constexpr char kOlderMalloc[] = "_ZN3tsl4port13AlignedMallocEmi";
 constexpr char kFree[] = "_ZN3tsl4port11AlignedFreeEPv";
 
-// The definition in libtensorflow_framework, which ours hides. No static that needs a guard,
+// The definition in libtensorflow_framework, which ours hides. Uses no static that needs a guard,
 // because TensorFlow's static constructors call it.
 template <typename Function, const char* kName, const char* kOlderName = kName>
 Function Stock() {
@@ -54,8 +54,9 @@ void* Allocate(size_t size, size_t alignment) {
   return block != nullptr ? block : StockMalloc(size, alignment);
 }
 
-// Every tensor comes through here when it is freed: large ones are recognized by their address.
-bool Take(void* memory) {
+// Returns false for memory that is not from the cache. Runs whenever a tensor is freed, so it
+// checks the alignment first.
+bool FreeInCache(void* memory) {
   BlockCache* const blocks = g_blocks.load(std::memory_order_acquire);
   if (blocks == nullptr || memory == nullptr) return false;
   return reinterpret_cast<uintptr_t>(memory) % BlockCache::kAlignment == 0 &&
@@ -73,8 +74,8 @@ void KeepTensorMemory() {
 }  // namespace tfmpi
 
 // Declared by symbol, because the headers of each TensorFlow declare only its own signatures. The
-// `older` functions are for TensorFlow before 2.21; since then, the one with an int is an inline
-// call of the other.
+// `older` functions are for TensorFlow before 2.21; since then they are inline functions that call
+// the new ones.
 #define TFMPI_INTERPOSED(symbol) __asm__(symbol) __attribute__((visibility("default"), used))
 
 extern "C" {
@@ -93,7 +94,7 @@ void* tfmpi_older_aligned_malloc(size_t size, int alignment) {
 
 void tfmpi_aligned_free(void* memory) TFMPI_INTERPOSED("_ZN3tsl4port11AlignedFreeEPv");
 void tfmpi_aligned_free(void* memory) {
-  if (!tfmpi::Take(memory)) tfmpi::StockFree(memory);
+  if (!tfmpi::FreeInCache(memory)) tfmpi::StockFree(memory);
 }
 
 // The stock functions ignore the size, too.

@@ -1,9 +1,9 @@
-// An extra: the memory of TensorFlow's tensors and XLA's buffers. TensorFlow's functions for
-// aligned memory are interposed, as registration/interpose.cc does for registration.
+// An extra: reuses the memory of TensorFlow's tensors and XLA's buffers. It interposes on
+// TensorFlow's functions for aligned memory, as registration/interpose.cc does on registration.
 //
-// Until KeepTensorMemory they are the stock functions; after it, large blocks come from
-// core/memory/block_cache.h. Memory allocated earlier, or by other functions of TensorFlow, comes
-// from malloc.
+// Until KeepTensorMemory they call the stock functions; after it, large blocks come from
+// core/memory/block_cache.h. The functions that free memory recognize these blocks, and leave all
+// others to the stock functions.
 
 #ifndef TFMPI_GLUE_EXTRAS_KEPT_MEMORY_H_
 #define TFMPI_GLUE_EXTRAS_KEPT_MEMORY_H_

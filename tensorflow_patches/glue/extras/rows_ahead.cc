@@ -12,13 +12,13 @@ namespace {
 
 // Bytes per block. In wide rows the processor prefetches by itself, and more data would evict what
 // was read first.
-constexpr int64_t kMaxTouched = 256 << 10;
+constexpr int64_t kMaxTouchedBytes = 256 << 10;
 
 template <typename Index>
 void Touch(const Tensor& table, const Tensor& indices) {
   const int64_t rows = table.dim_size(0);
   const int64_t row_bytes = static_cast<int64_t>(table.TotalBytes()) / rows;
-  if (row_bytes * indices.NumElements() > kMaxTouched) return;
+  if (row_bytes * indices.NumElements() > kMaxTouchedBytes) return;
   const char* const data = static_cast<const char*>(Data(table));
   const Index* const index = indices.flat<Index>().data();
   for (int64_t i = 0; i < indices.NumElements(); ++i) {
@@ -30,7 +30,7 @@ void Touch(const Tensor& table, const Tensor& indices) {
 }
 
 template <typename Index>
-bool AllBelow(const Tensor& indices, int64_t rows) {
+bool AllInRange(const Tensor& indices, int64_t rows) {
   const Index* const index = indices.flat<Index>().data();
   return std::all_of(index, index + indices.NumElements(),
                      [rows](Index i) { return i >= 0 && i < rows; });
@@ -44,8 +44,8 @@ void TouchRows(const Tensor& table, const Tensor& indices) {
 }
 
 bool AreRows(const Tensor& indices, int64_t table_rows) {
-  return indices.dtype() == tensorflow::DT_INT32 ? AllBelow<int32_t>(indices, table_rows)
-                                                 : AllBelow<int64_t>(indices, table_rows);
+  return indices.dtype() == tensorflow::DT_INT32 ? AllInRange<int32_t>(indices, table_rows)
+                                                 : AllInRange<int64_t>(indices, table_rows);
 }
 
 }  // namespace tfmpi

@@ -2,7 +2,7 @@
 //
 // The rows that only other ranks' samples use are in no cache here, and a stock kernel waits for
 // memory row by row. So it gets blocks of rows, and all rows of a block are read before they are
-// updated. (The processor would drop most of that many prefetches.)
+// updated. (The processor would drop most of so many prefetches.)
 
 #ifndef TFMPI_GLUE_EXTRAS_ROWS_AHEAD_H_
 #define TFMPI_GLUE_EXTRAS_ROWS_AHEAD_H_
@@ -18,8 +18,8 @@ inline constexpr int64_t kLineBytes = 64;  // of the processor's caches
 // Rows per block; with this size each slice of values and indices is as well aligned as the whole.
 inline constexpr int64_t kBlockOfRows = 128;
 
-// Reads the rows `indices` of `table`, which must not be empty, unless they are wide; skips indices
-// that are out of range. `indices`: int32 or int64.
+// Reads the rows `indices`, int32 or int64, of `table`, which must not be empty; skips indices that
+// are out of range. Does nothing if the rows have more bytes than kMaxTouchedBytes.
 void TouchRows(const tensorflow::Tensor& table, const tensorflow::Tensor& indices);
 
 // Whether all `indices`, int32 or int64, are in [0, table_rows).

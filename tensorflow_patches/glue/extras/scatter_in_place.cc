@@ -25,8 +25,8 @@ namespace {
 
 constexpr int kHandle = 0, kIndices = 1, kUpdates = 2;  // inputs
 
-// Whether to run on blocks of rows. Not if the stock kernel would divide the rows among threads, or
-// would reject something: its error names a position or shape, which would be that of the block.
+// Whether to run the stock kernel on blocks of rows. Not if it would divide the rows among threads,
+// or would reject an input: its error names a position or shape, which would be that of the block.
 bool InBlocks(OpKernelContext* context, const Tensor& table) {
   const Tensor& indices = context->input(kIndices);
   if (!EnabledExtras().rows_ahead) return false;
@@ -34,9 +34,9 @@ bool InBlocks(OpKernelContext* context, const Tensor& table) {
       indices.NumElements() <= kBlockOfRows || table.dims() == 0 || table.NumElements() == 0) {
     return false;
   }
-  TensorShape of_updates = table.shape();
-  of_updates.set_dim(0, indices.NumElements());
-  return context->input(kUpdates).shape() == of_updates && AreRows(indices, table.dim_size(0));
+  TensorShape expected = table.shape();
+  expected.set_dim(0, indices.NumElements());
+  return context->input(kUpdates).shape() == expected && AreRows(indices, table.dim_size(0));
 }
 
 }  // namespace

@@ -3,11 +3,11 @@
 //
 // A stock scatter puts its variable into copy-on-read mode permanently: every op that reads all of
 // it, like Keras's Embedding in each step, then copies the table. Here the variable keeps its mode,
-// and is copied before a write if a previous read still holds it, as in a dense optimizer op. This
-// takes the variable's lock exclusively, where a stock scatter shares it with readers. A
+// and is copied before a write if a previous read still holds it, as in a dense optimizer op. So
+// this kernel locks the variable exclusively, while a stock scatter shares the lock with readers. A
 // variable that another op has put into copy-on-read mode stays in it.
 //
-// Created by the decorating factory (registration/decorators.cc), owns the stock kernel. TensorFlow
+// Created by the decorating factory (registration/decorators.cc); owns the stock kernel. TensorFlow
 // calls Compute on an inter-op thread.
 
 #ifndef TFMPI_GLUE_EXTRAS_SCATTER_IN_PLACE_H_
@@ -22,7 +22,7 @@ namespace tfmpi {
 
 class ScatterInPlace : public tensorflow::OpKernel {
  public:
-  // Whether the variable has a numeric type.
+  // Whether memcpy can copy values of the variable's type.
   static bool Serves(const tensorflow::OpKernelConstruction& construction);
 
   ScatterInPlace(tensorflow::OpKernelConstruction* construction,

@@ -1,6 +1,6 @@
 // An extra: the decorated kernel of an Apply op whose gradient is an average, and whose variable
-// and slots were already synchronized when it was created. It only runs the stock kernel, on the
-// executor's own thread. An ApplyKernel would also be correct, but the executor runs that
+// and slots were already synchronized when the kernel was created. It only runs the stock kernel,
+// on the executor's own thread. An ApplyKernel would also be correct, but the executor runs it
 // asynchronously, which costs more than the updates in a model with many small variables.
 //
 // Created by the decorating factory (registration/decorators.cc) instead of an optimizer op's stock
@@ -21,7 +21,7 @@ namespace tfmpi {
 class SynchronousUpdate : public tensorflow::OpKernel {
  public:
   // Whether the gradient is an average, Python has named the variable and its slots, and all of
-  // them are synchronized. If a later step passes one that is not, it ends with an error.
+  // them are synchronized. If a later step passes one that is not, that step fails.
   static bool Serves(const tensorflow::OpKernelConstruction& construction);
 
   SynchronousUpdate(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,

@@ -2,9 +2,9 @@
 //
 // Its destructor cancels the iterator's autotuning thread and waits for it. CancellationManager
 // runs its callbacks before it sets its flag, and the callback only wakes the thread, which checks
-// the flag. If the thread checks too early, as happens if both have one core, it sleeps again for
-// the rest of its period (10 ms, doubled each time, up to 60 s). `fit` then ends that late, and
-// among ranks the slowest one decides.
+// the flag. If the thread checks too early, as happens if both threads share a core, it sleeps
+// again for the rest of its period (10 ms, doubled each time, up to 60 s). `fit` then ends that
+// much later, and all ranks wait for the last one.
 //
 // So the thread gets its own manager, which a callback of the caller's manager cancels, and is
 // woken once more after the flag is set.
@@ -47,7 +47,7 @@ namespace tensorflow {
 namespace data {
 namespace model {
 
-// On its own thread, for which the cancelling thread waits: the model outlives the call.
+// Runs on a thread of its own. The thread that cancels it waits for it, so the model outlives it.
 __attribute__((visibility("default"))) absl::Status Model::OptimizeLoop(
     AutotuneAlgorithm algorithm, std::function<int64_t()> cpu_budget_func, double ram_budget_share,
     std::optional<int64_t> fixed_ram_budget, RamBudgetManager& ram_budget_manager,

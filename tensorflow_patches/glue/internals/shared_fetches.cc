@@ -10,7 +10,7 @@ namespace {
 
 struct Shared {
   bool on = false;
-  std::vector<const void*> lone_variables;  // their memory
+  std::vector<const void*> lone_variables;  // the memory of each
 };
 thread_local Shared t_shared;
 

@@ -28,8 +28,7 @@ std::atomic<int64_t> g_applied{0};
 thread_local bool t_averaged = false;
 
 std::string RequestSuffix(const tensorflow::NodeDef& node) {
-  // Dense and sparse gradients of one variable share a name, so that ranks that disagree get an
-  // error.
+  // The same for dense and sparse gradients, so that ranks that disagree get an error.
   std::string op = node.op();
   if (const size_t sparse = op.find("SparseApply"); sparse != std::string::npos) {
     op.erase(sparse, std::string_view("Sparse").size());
@@ -167,7 +166,7 @@ void ApplyKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
 
 void RunStock(OpKernel* stock, OpKernelContext* context) {
   if (!RunsOnGpu(context)) return stock->Compute(context);
-  // This makes the device's GPU the current one, as the kernel's launches need.
+  // Device::Compute makes its GPU the current one, as the stock kernel's launches need.
   static_cast<tensorflow::Device*>(context->device())->Compute(stock, context);
 }
 

@@ -2,8 +2,8 @@
 // already been done, then runs the stock kernel on the average.
 //
 // Created by the decorating factory (registration/decorators.cc) instead of an optimizer op's stock
-// kernel, which it owns. TensorFlow calls ComputeAsync on an inter-op thread; the engine calls back
-// on the communication thread, and the stock kernel runs on TensorFlow's own runner.
+// kernel, which it owns. TensorFlow calls ComputeAsync on an inter-op thread. The stock kernel runs
+// there if nothing has to be exchanged, else on TensorFlow's own runner after the exchange.
 
 #ifndef TFMPI_GLUE_KERNELS_APPLY_KERNEL_H_
 #define TFMPI_GLUE_KERNELS_APPLY_KERNEL_H_
@@ -49,7 +49,7 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
   // The number of optimizer ops run by the process so far, however their gradients were averaged.
   static int64_t Applied();
   static void CountApplied();
-  // Says whether the gradients of optimizer ops that run eagerly on this thread from now on are
+  // Sets whether the gradients of optimizer ops that run eagerly on this thread from now on are
   // already averages. Returns the previous value.
   static bool SetThreadAveraged(bool averaged);
   static bool ThreadAveraged();
@@ -68,7 +68,7 @@ void RunStock(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context)
 // inputs, with the inputs at these indices replaced by these tensors.
 void RunOnInputs(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context,
                  std::initializer_list<std::pair<int, tensorflow::Tensor*>> replaced_inputs);
-// Replaces one input, the gradient.
+// RunOnInputs with one input replaced: the gradient, input `index`.
 void RunOnGradient(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context, int index,
                    tensorflow::Tensor* gradient);
 

@@ -5,7 +5,8 @@
 namespace tfmpi {
 
 const std::vector<ApplyOp>& AllApplyOps() {
-  // Function-local: registrations reach FindApplyOp before this library's static constructors run.
+  // Sorted by name, for FindApplyOp. Function-local, because registrations reach FindApplyOp before
+  // this library's static constructors run.
   static const auto* const ops = new std::vector<ApplyOp>{
       {"ApplyAdaMax", "grad", false},
       {"ApplyAdadelta", "grad", false},
@@ -69,7 +70,7 @@ const std::vector<ApplyOp>& AllApplyOps() {
 }
 
 const ApplyOp* FindApplyOp(std::string_view name) {
-  if (name.find("Apply") == std::string_view::npos) return nullptr;  // for 11,000 registrations
+  if (name.find("Apply") == std::string_view::npos) return nullptr;  // most registrations
   const std::vector<ApplyOp>& ops = AllApplyOps();
   const auto it =
       std::lower_bound(ops.begin(), ops.end(), name,

@@ -82,7 +82,7 @@ bool IsFolding(OpKernelContext* context) {
          context->step_id() == tensorflow::LogMemory::CONSTANT_FOLDING_STEP_ID;
 }
 
-// If the weight is on a GPU, sets only its address: DirectReduction and StagedReduction check it.
+// If the weight is on a GPU, sets its address; DirectReduction and StagedReduction check its value.
 absl::Status ReadWeight(OpKernelContext* context, int input, const std::string& name,
                         AveragePlan::Weight* weight) {
   TF_RETURN_IF_ERROR(CheckWeightInput(context, input));

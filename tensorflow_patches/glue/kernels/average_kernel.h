@@ -1,6 +1,6 @@
 // The average of many tensors over the ranks, as one op.
 //
-// In graphs the op is a stock IdentityN with private attributes (python/_src/average/averaging.py
+// In graphs the op is a stock IdentityN with private attributes (python/_src/average/carrier.py
 // creates it; decorators.cc installs this kernel), so the graph also loads in stock TensorFlow, as
 // an identity. In eager code it is the op TfMpiAverage. The last input is a float32 scalar, the
 // weight of this rank's tensors. TensorFlow calls ComputeAsync on an inter-op thread; for the rest
@@ -22,7 +22,7 @@ namespace tfmpi {
 
 // The attributes of an average node.
 struct AverageSpec {
-  std::vector<std::string> names;  // of the engine's requests, one per tensor
+  std::vector<std::string> names;  // by tensor, the same on all ranks
   std::vector<DataType> dtypes;
 
   // Whether an IdentityN is an average.
@@ -31,8 +31,7 @@ struct AverageSpec {
   static absl::Status Read(const tensorflow::NodeDef& node, AverageSpec* spec);
 };
 
-// The names of the requests of a marked IdentityN or an average op of ours; empty if the node lacks
-// the attributes.
+// The tensors' names, from a marked IdentityN or our average op; empty if it lacks the attributes.
 std::vector<std::string> AverageNames(const tensorflow::NodeDef& node);
 // The error of such a node.
 absl::Status LacksAttributes();
@@ -42,7 +41,7 @@ absl::Status CheckAveraged(const std::string& name, tensorflow::DataType type, D
 std::string SessionSuffix(tensorflow::OpKernelContext* context);
 // Fails if input number `input` is not a float32 scalar, and during constant folding.
 absl::Status CheckWeightInput(tensorflow::OpKernelContext* context, int input);
-// Ok if `weight` is finite and not negative.
+// Ok if `weight` is finite and not negative. `name`: the first tensor's, for the error.
 absl::Status CheckWeight(float weight, const std::string& name);
 
 // Returns true once per name in this process: ranks compare only their first gradients.

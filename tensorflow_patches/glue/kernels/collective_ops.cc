@@ -2,7 +2,7 @@
 //
 // Each has a string input, the name that identifies it on all ranks. The kernels run on inter-op
 // threads and complete on TensorFlow's runner; a cancelled step withdraws its requests. See
-// request_group.h. TfMpiHandleName is not a collective: it gives Python a resource's name.
+// request_group.h. TfMpiHandleName is no collective: it gives Python a handle's container and name.
 
 #include <cstring>
 #include <memory>
@@ -66,7 +66,7 @@ REGISTER_OP("TfMpiAllgather")
     .Input("tensor_name: string")
     .Output("gathered: T")
     .Attr(kAnything)
-    .Attr("of_data: bool = false")  // of a dataset: submitted ahead of its use
+    .Attr("of_data: bool = false")  // for a dataset, which submits it ahead of its use
     .Attr(kOfSomeRanks)
     .Attr(kForHorovod)
     .SetIsStateful()
@@ -177,7 +177,7 @@ class AllgatherKernel : public CollectiveKernel {
     request->signature.kind = OpKind::kAllgather;
     if (of_data_) request->purpose = Purpose::kData;
     const TensorShape shape = tensor.shape();
-    // Runs on the communication thread, while the kernel waits, so `context` is still valid.
+    // Runs on the communication thread before the kernel has ended, so `context` is still valid.
     request->allocate = [context, shape](const std::vector<int64_t>& rows) -> void* {
       TensorShape gathered = shape;
       int64_t total = 0;

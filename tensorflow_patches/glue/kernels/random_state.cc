@@ -25,11 +25,11 @@ using tensorflow::TensorShape;
 using tensorflow::random::PhiloxRandom;
 using tensorflow::shape_inference::InferenceContext;
 
-constexpr int64_t kStepsOfNumber = 256;
+constexpr int64_t kStepsPerNumber = 256;
 
 // Each node has its own kernel, and so its own sequence, like the op that it replaces. `numbers`:
 // how many the whole batch draws. `counter`: the lower word first. The seeds must not both be 0:
-// the stock op then draws its seeds, whereas this one would have a fixed key.
+// the stock op then draws random seeds, whereas this one would have a fixed key.
 REGISTER_OP("TfMpiRandomState")
     .Input("numbers: int64")
     .Output("key: uint64")
@@ -57,16 +57,16 @@ class RandomStateKernel : public tensorflow::OpKernel {
     Tensor* counter;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({1}), &key));
     OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({2}), &counter));
-    PhiloxRandom::ResultType at;
+    PhiloxRandom::ResultType position;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      at = generator_.counter();
+      position = generator_.counter();
       generator_.Skip(static_cast<uint64_t>(context->input(0).scalar<int64_t>()()) *
-                      kStepsOfNumber);
+                      kStepsPerNumber);
     }
     key->vec<uint64_t>()(0) = Join(generator_.key()[0], generator_.key()[1]);
-    counter->vec<uint64_t>()(0) = Join(at[0], at[1]);
-    counter->vec<uint64_t>()(1) = Join(at[2], at[3]);
+    counter->vec<uint64_t>()(0) = Join(position[0], position[1]);
+    counter->vec<uint64_t>()(1) = Join(position[2], position[3]);
   }
 
  private:

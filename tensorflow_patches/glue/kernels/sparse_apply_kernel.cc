@@ -26,7 +26,7 @@ using tensorflow::Tensor;
 namespace {
 
 // Whether there is one index per row of values; if not, the stock kernel reports that.
-bool IsRows(const Tensor& values, const Tensor& indices) {
+bool HasIndexPerRow(const Tensor& values, const Tensor& indices) {
   return values.dims() > 0 && indices.dims() == 1 && values.dim_size(0) == indices.dim_size(0);
 }
 
@@ -54,7 +54,7 @@ class SparseApplyKernel::Step {
   // The host has averaged the rows, since it must read their indices; on a GPU, copies them back.
   void OnAveraged(const absl::Status& status);
   void Update(const absl::Status& status);
-  // Runs the stock kernel, in blocks of rows.
+  // Run the stock kernel: on all rows, or on those at `positions`.
   absl::Status RunOnAllRows();
   absl::Status RunOnRows(const std::vector<int64_t>& positions);
   void RunOnBlock(Tensor block_values, Tensor block_indices);
@@ -70,9 +70,8 @@ class SparseApplyKernel::Step {
   InitialBroadcast initial_broadcast_;
   Engine* const engine_;
   const bool on_gpu_;
-  // Values and indices.
-  TensorList own_;                          // of this rank, in host memory
-  TensorList averages_;                     // of all ranks
+  TensorList own_;                          // this rank's values and indices, in host memory
+  TensorList averages_;                     // those of all ranks
   std::unique_ptr<SparseAverage> average_;  // null: the rows are already averages
   DividedUpdate divided_;
 };
@@ -144,7 +143,7 @@ const Tensor& SparseApplyKernel::Step::indices() const {
 void SparseApplyKernel::Step::Update(const absl::Status& status) {
   const absl::Status written = status.ok() ? initial_broadcast_.Write(context_) : status;
   if (!written.ok()) return Finish(written);
-  const bool divided = kernel_->only_update_ && !on_gpu_ && IsRows(values(), indices()) &&
+  const bool divided = kernel_->only_update_ && !on_gpu_ && HasIndexPerRow(values(), indices()) &&
                        divided_.Divide(context_, indices());
   const absl::Status updated = [&] {
     const Span span(Stage::kApply, name_, values().TotalBytes());
@@ -158,8 +157,8 @@ void SparseApplyKernel::Step::Update(const absl::Status& status) {
 }
 
 absl::Status SparseApplyKernel::Step::RunOnAllRows() {
-  const bool sliced = !on_gpu_ && EnabledExtras().rows_ahead && IsRows(values(), indices()) &&
-                      values().dim_size(0) > kBlockOfRows;
+  const bool sliced = !on_gpu_ && EnabledExtras().rows_ahead &&
+                      HasIndexPerRow(values(), indices()) && values().dim_size(0) > kBlockOfRows;
   // If not sliced, there is one block, with all rows.
   const int64_t rows = sliced ? values().dim_size(0) : 0;
   int64_t begin = 0;
@@ -172,7 +171,7 @@ absl::Status SparseApplyKernel::Step::RunOnAllRows() {
   return context_->status();
 }
 
-// At least once: a stock kernel may change a variable even if there are no rows.
+// Runs the stock kernel at least once, because it may change a variable even if there are no rows.
 absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& positions) {
   const auto rows = static_cast<int64_t>(positions.size());
   const int64_t block = std::min(rows, kBlockOfRows);

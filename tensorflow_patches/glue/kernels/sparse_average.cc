@@ -23,7 +23,7 @@ std::vector<int64_t> Widen(const Tensor& indices) {
   return std::vector<int64_t>(flat.data(), flat.data() + flat.size());
 }
 
-// The number 1 in the wire form of any type; a complex one has a second element, 0.
+// The number 1 in the wire form of any type; a complex 1 has a second element, 0.
 struct One {
   float single[2] = {1, 0};
   double wide[2] = {1, 0};
@@ -172,7 +172,7 @@ absl::Status SparseAverage::WriteIndices(const std::vector<int64_t>& from) {
   return absl::OkStatus();
 }
 
-// On the communication thread. Returns the result itself, if rows are summed in their own type.
+// On the communication thread. Returns the result's memory if rows are summed in their own type.
 char* SparseAverage::AllocateRows(size_t rows) {
   if (!IsWireForm(format_.dtype)) {
     wide_.reset(new char[rows * format_.wire_bytes() + 1]);
@@ -187,7 +187,8 @@ absl::Status SparseAverage::SumGathered() {
   const Span span(Stage::kUnpack, "sum of rows", 0);
   if (!gathered_->has_memory()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for the rows of all ranks of the gradient of '", name_, "'"));
+        absl::StrCat("no memory for the rows of all ranks of the gradient of '", name_,
+                     "'; try a smaller batch, or fewer ranks per node"));
   }
   const auto rows = static_cast<int64_t>(gathered_->Sum());
   if (wide_ == nullptr) {

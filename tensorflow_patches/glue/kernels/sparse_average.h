@@ -29,8 +29,7 @@ enum class SparseMode : int32_t { kAuto = 0, kGather = 1, kDense = 2 };
 // Converts int32 or int64 indices.
 std::vector<int64_t> WideIndices(const tensorflow::Tensor& indices);
 
-// The request that fills `gathered`, which outlives it. `row`: the shape of one row; `limit`:
-// Signature::row_limit.
+// Fills `gathered`, which outlives it. `row`: the shape of one row; `limit`: Signature::row_limit.
 Request GatherRequest(std::string name, const RowFormat& format, const Shape& row, int64_t limit,
                       GatheredRows* gathered);
 
@@ -46,9 +45,9 @@ class SparseAverage {
       : context_(context), engine_(engine), name_(std::move(name)) {}
 
   // `values` [n, ...]: a row for each of `indices` [n], int32 or int64. `table_rows`: the first
-  // dimension of the table, the same on all ranks, or -1. This rank's rows are multiplied by
-  // `weight`; with 0 it has none. `values` is read until Finish returns. `duplicates`: see above;
-  // the same on all ranks.
+  // dimension of the table, the same on all ranks; -1: unknown. This rank's rows are multiplied by
+  // `weight`; with 0 the rank has no rows. `values` is read until Finish returns. `duplicates`: see
+  // above; the same on all ranks.
   absl::Status AddTo(RequestGroup* group, const tensorflow::Tensor& values,
                      const tensorflow::Tensor& indices, int64_t table_rows, double weight,
                      Duplicates duplicates);

@@ -1,10 +1,10 @@
-// The average of one sparse gradient over the ranks, as an op: for gradients that reach no Apply
-// op.
+// The average of one sparse gradient over the ranks, as an op: for gradients that are averaged
+// before an Apply op, or without one.
 //
 // Like average_kernel.h: in graphs a stock IdentityN with private attributes, whose inputs are
-// values, indices and the weight (python/_src/average/averaging.py creates it; decorators.cc
-// installs this kernel); in eager code the op TfMpiSparseAverage. The output has the rows of all
-// ranks: each index once, or, depending on the attribute duplicates, as often as the ranks have it.
+// values, indices and the weight (python/_src/average/carrier.py creates it; decorators.cc installs
+// this kernel); in eager code the op TfMpiSparseAverage. The output has the rows of all ranks: each
+// index once, or, depending on the attribute duplicates, as often as the ranks have it.
 
 #ifndef TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_KERNEL_H_
 #define TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_KERNEL_H_
@@ -33,7 +33,7 @@ class SparseAverageKernel : public tensorflow::AsyncOpKernel {
   void Average(tensorflow::OpKernelContext* context, Engine* engine, const TensorList& own,
                const DoneCallback& done);
 
-  std::string name_;         // of the engine's request
+  std::string name_;         // of the engine's request, without SessionSuffix
   int64_t table_rows_ = -1;  // -1: unknown
   Duplicates duplicates_ = Duplicates::kSum;
 };

@@ -57,7 +57,7 @@ bool IsCompiled(const OpKernelConstruction& construction) {
 }
 
 using Stock = std::unique_ptr<OpKernel>;
-// Either returns a kernel that wraps or replaces `stock`, or returns null and leaves `stock` alone.
+// Returns a kernel that wraps or replaces `stock`; or null, and then leaves `stock` alone.
 using Maker = OpKernel* (*)(OpKernelConstruction* construction, Stock& stock);
 
 const ApplyOp& ApplyOpOf(const OpKernelConstruction& construction) {
@@ -120,7 +120,7 @@ OpKernel* MakeCompiledScatter(OpKernelConstruction* construction, Stock& stock) 
   return new CompiledScatter(construction, std::move(stock));
 }
 
-// In place of names: the dense or the sparse optimizer ops of apply_ops.h.
+// Stand for the names of all dense, or all sparse, optimizer ops of apply_ops.h.
 constexpr std::string_view kDense = "dense", kSparse = "sparse";
 
 // kOthers: any other device, such as a plug-in's.
@@ -131,7 +131,7 @@ struct Decorator {
   Devices devices;
   Maker make;
   bool Extras::*extra = nullptr;  // null: part of averaging itself
-  bool traced = false;            // also on a single rank, if a trace or statistics are requested
+  bool traced = false;            // also on a single rank, if a trace or statistics are recorded
 };
 
 constexpr Decorator kDecorators[] = {

@@ -2,7 +2,7 @@
 // lines for the same op and device, the extra's comes first.
 //
 // A line has the names of ops, the devices, and the function that creates the kernel. A line that
-// names an extra counts only if the extra is on (extras.h); gradients are averaged either way.
+// names an extra applies only if the extra is on (extras.h); gradients are averaged either way.
 
 #ifndef TFMPI_GLUE_REGISTRATION_DECORATORS_H_
 #define TFMPI_GLUE_REGISTRATION_DECORATORS_H_

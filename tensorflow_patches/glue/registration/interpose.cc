@@ -30,7 +30,7 @@ std::atomic<int64_t> g_decorated{0};
 using RegisterFunction = void (*)(OpKernelRegistrar*, const KernelDef*, absl::string_view,
                                   std::unique_ptr<OpKernelFactory>);
 
-// The definition in libtensorflow_framework, which this one hides.
+// The definition in libtensorflow_framework, which ours hides.
 RegisterFunction StockRegister() {
   static const auto function = reinterpret_cast<RegisterFunction>(dlsym(
       RTLD_NEXT,

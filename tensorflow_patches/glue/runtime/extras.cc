@@ -23,7 +23,7 @@ constexpr Named kNames[] = {
     {"synchronous_updates", &Extras::synchronous_updates},
 };
 
-Extras g_on;
+Extras g_extras;
 
 }  // namespace
 
@@ -41,7 +41,7 @@ bool ParseExtras(const std::string& names, Extras* extras) {
   return true;
 }
 
-const Extras& EnabledExtras() { return g_on; }
-void SetExtras(const Extras& extras) { g_on = extras; }
+const Extras& EnabledExtras() { return g_extras; }
+void SetExtras(const Extras& extras) { g_extras = extras; }
 
 }  // namespace tfmpi

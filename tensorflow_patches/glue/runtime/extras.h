@@ -23,8 +23,8 @@ struct Extras {
   bool synchronous_updates = false;  // extras/synchronous_update.h
 };
 
-// `names`: those of config/parameter.py, separated by commas. False if one is unknown, which means
-// that the Python files and this library come from different builds.
+// `names`: those of python/config/parameter.py, separated by commas. False if one is unknown: then
+// the Python files and this library come from different builds.
 bool ParseExtras(const std::string& names, Extras* extras);
 
 // The extras of this process; none before SetExtras.

@@ -19,8 +19,8 @@ struct EventPool {
 };
 
 EventPool& GetEventPool() {
-  static auto* const events = new EventPool;
-  return *events;
+  static auto* const pool = new EventPool;
+  return *pool;
 }
 
 // Null on a CPU.
@@ -106,9 +106,9 @@ absl::Status GpuOfStream(void* stream, GpuMemory* memory) {
 absl::Status PooledEvent::Take(Gpu* gpu) {
   gpu_ = gpu;
   {
-    EventPool& events = GetEventPool();
-    std::lock_guard<std::mutex> lock(events.mutex);
-    std::vector<GpuEvent>& kept = events.kept[gpu];
+    EventPool& pool = GetEventPool();
+    std::lock_guard<std::mutex> lock(pool.mutex);
+    std::vector<GpuEvent>& kept = pool.kept[gpu];
     if (!kept.empty()) {
       event_ = kept.back();
       kept.pop_back();
@@ -135,9 +135,9 @@ void ToKernel(tensorflow::OpKernelContext* context, TensorList tensors, Copied c
 
 PooledEvent::~PooledEvent() {
   if (event_ == nullptr) return;
-  EventPool& events = GetEventPool();
-  std::lock_guard<std::mutex> lock(events.mutex);
-  events.kept[gpu_].push_back(event_);
+  EventPool& pool = GetEventPool();
+  std::lock_guard<std::mutex> lock(pool.mutex);
+  pool.kept[gpu_].push_back(event_);
 }
 
 }  // namespace tfmpi

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr milliseconds kPollInterval(100);
-constexpr double kIdleShare = 0.02;  // of a processor: TensorFlow's own threads sometimes wake up
+constexpr double kIdleShare = 0.02;  // of a core: TensorFlow's own threads sometimes wake up
 
 double ProcessorSeconds() {
   timespec used;

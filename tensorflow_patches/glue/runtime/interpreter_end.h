@@ -13,9 +13,9 @@
 namespace tfmpi {
 
 // Called on Python's main thread, once, at exit. From then on a thread checks whether the
-// interpreter is being finalized, which comes after all atexit functions and after output was
-// flushed. If the process then uses almost no processor time for `patience`, it writes `line`, if
-// that is not empty, to stderr and ends with `code`.
+// interpreter is being finalized. Python begins that after all atexit functions, and first flushes
+// its output. If the process then uses almost no processor time for `patience`, the thread writes
+// `line`, unless it is empty, to stderr and ends the process with `code`.
 void LimitInterpreterEnd(int code, std::chrono::milliseconds patience, std::string line);
 
 }  // namespace tfmpi

@@ -77,7 +77,7 @@ void RequestGroup::Submit(std::unique_ptr<RequestGroup> group, const std::string
                           Ended ended) {
   RequestGroup* const self = group.release();  // Finish deletes it
   self->ended_ = std::move(ended);
-  // One more than there are requests, held by this function, so that the group outlives it.
+  // Counts this function, too, so that the group outlives it.
   self->unfinished_ = static_cast<int>(self->requests_.size()) + 1;
   if (!self->WatchForCancellation()) {
     self->Drop(Status(Code::kCancelled, "the step was cancelled before " + what));
@@ -130,8 +130,8 @@ void RequestGroup::EndOne(const Status& status) {
   }
   if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   runner_([this] {
-    // Some runners of eager kernels call directly, but a kernel must not run on the communication
-    // thread.
+    // Some runners of eager kernels run a closure at once, on the calling thread, but a kernel must
+    // not run on the communication thread.
     if (engine_->OnCommunicationThread()) {
       RunOnOwnThread([this] { Finish(); });
     } else {

@@ -1,8 +1,8 @@
-// The requests that one execution of a kernel submits to the engine together.
+// The requests that one execution of a kernel, or of a compiled step's call, submits together.
 //
-// A kernel creates a group on an inter-op thread, adds requests, and submits it. The engine answers
-// on the communication thread; when the last request has ended, `ended` runs on the runner. From
-// Submit to that moment the group owns itself. The kernel owns the memory that requests refer to.
+// The kernel or call creates a group, adds requests and submits it, on any thread. The engine ends
+// requests on the communication thread; after the last one, `ended` runs on the runner. From Submit
+// to that moment the group owns itself. Its creator keeps the memory that requests refer to.
 
 #ifndef TFMPI_GLUE_RUNTIME_REQUEST_GROUP_H_
 #define TFMPI_GLUE_RUNTIME_REQUEST_GROUP_H_
@@ -29,7 +29,7 @@ void CountGradients(int64_t gradients);
 // A request for `tensor`, without buffers; an allreduce is an average.
 Request RequestFor(OpKind kind, std::string name, DataType dtype, const tensorflow::Tensor& tensor);
 
-// Runs `closure` on a thread for which no other code waits. Threads are reused.
+// Runs `closure` on a thread of a pool that grows as needed, so `closure` may block.
 void RunOnOwnThread(std::function<void()> closure);
 
 // Returns a function that ends a kernel: it sets the kernel's status, if not ok, and calls `done`.
@@ -50,7 +50,7 @@ class RequestGroup {
   static std::unique_ptr<RequestGroup> OfKernel(Engine* engine,
                                                 tensorflow::OpKernelContext* context);
 
-  // Sets the memory of the requests that Add takes from now on. The group creates the event.
+  // Sets the GPU and stream of the requests that Add takes from now on; Submit adds the event.
   void SetMemory(const GpuMemory& memory) { memory_ = memory; }
   // The request must have no `done`, which the group sets.
   void Add(Request request);
@@ -58,10 +58,10 @@ class RequestGroup {
   void AddHostRequest(Request request) { requests_.push_back(std::move(request)); }
 
   // Takes ownership of `group` and submits all its requests to the engine. `ended` runs exactly
-  // once, never on the communication thread, with the first failure. If the step is cancelled, the
-  // requests are withdrawn; if that happened before this call, the error is "the step was cancelled
-  // before `what`". On a GPU, the work that computes the requests' inputs must have been enqueued,
-  // and their outputs allocated.
+  // once, never on the communication thread, with ok or the first failure. If the step is
+  // cancelled, the requests are withdrawn; if that happened before this call, the error is "the
+  // step was cancelled before `what`". On a GPU, the work that computes the requests' inputs must
+  // have been enqueued, and their outputs allocated.
   static void Submit(std::unique_ptr<RequestGroup> group, const std::string& what, Ended ended);
 
  private:

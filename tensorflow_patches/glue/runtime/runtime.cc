@@ -135,14 +135,14 @@ Status StartRuntime(const RuntimeOptions& options) {
   if (!status.ok()) return status;
   state.options.stats = state.observation.stats;
   state.options.at_end = GatherObservation;
-  const bool compression_is_void =
+  const bool compression_is_unused =
       options.plugin.node.wire != DataType::kFloat32 && LacksRail(transport.get());
   g_engine = new Engine(std::move(transport), state.options);
   pthread_atfork(nullptr, nullptr, [] {
     g_is_forked_child = true;
     g_engine = nullptr;
   });
-  if (compression_is_void && GetEngine()->topology().rank == 0) {
+  if (compression_is_unused && GetEngine()->topology().rank == 0) {
     Log("TF_MPI_COMPRESSION has no effect, because the nodes have different numbers of ranks: "
         "start the same number on each");
   }
@@ -157,7 +157,9 @@ absl::Status AveragingIsOff() {
         "this is a forked child process, which is not a rank; call tf.mpi collectives only in the "
         "process that the launcher started");
   }
-  return absl::FailedPreconditionError("averaging is off (TF_MPI_ENABLE)");
+  return absl::FailedPreconditionError(
+      "averaging is off (TF_MPI_ENABLE), so this op cannot run; start the script with a launcher "
+      "such as mpirun, without TF_MPI_ENABLE=0");
 }
 
 void LeaveAveragesToScript() { g_left_to_script = true; }

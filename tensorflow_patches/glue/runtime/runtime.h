@@ -1,10 +1,10 @@
 // The process's only engine, which Python starts and ends.
 //
-// Start and Join: Python's main thread. Leave: that thread, or a training thread that has failed.
-// Everything else: any thread. Before Start there is no engine, and kernels are stock kernels;
-// after Join or Leave requests fail. There is no engine in a child that this process forks either:
-// its kernels act like stock ones, as with one rank, and it has none of the memory that the ranks
-// share.
+// StartRuntime, JoinRuntime and StatsReport: Python's main thread. LeaveRuntime: that thread, or a
+// training thread that has failed. Everything else: any thread. Before StartRuntime there is no
+// engine, and kernels are stock kernels; after JoinRuntime or LeaveRuntime requests fail. A child
+// that this process forks has no engine either: its kernels act like stock ones, as with one rank,
+// and it has none of the memory that the ranks share.
 
 #ifndef TFMPI_GLUE_RUNTIME_RUNTIME_H_
 #define TFMPI_GLUE_RUNTIME_RUNTIME_H_
@@ -30,7 +30,7 @@ struct RuntimeOptions {
 
 // Starts the engine; on failure the message is one line that says what to do.
 Status StartRuntime(const RuntimeOptions& options);
-// What this rank waits for while it starts; "" if nothing.
+// During StartRuntime: which ranks it waits for, and what they must do; "" if it does not wait.
 std::string StartWaitsFor();
 // Engine::Join and Leave; they also write the timeline.
 Status JoinRuntime();
@@ -41,11 +41,11 @@ const std::string& StatsReport();
 Engine* GetEngine();
 // The error of an op that needs an engine.
 absl::Status AveragingIsOff();
-// From now on optimizer ops act like stock ones: the script averages with ops of its own.
+// From now on optimizer ops act like stock ones, because the script averages with its own ops.
 void LeaveAveragesToScript();
 bool AreAveragesLeftToScript();
 
-// Converts between the types of TensorFlow and the core. False for an unsupported dtype.
+// Conversions between TensorFlow's types and core/'s. ToCoreType: false for an unsupported dtype.
 bool ToCoreType(tensorflow::DataType type, DataType* core);
 Shape ToShape(const tensorflow::TensorShape& shape);
 void* Data(const tensorflow::Tensor& tensor);

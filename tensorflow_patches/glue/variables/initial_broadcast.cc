@@ -17,24 +17,24 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using Variable = tensorflow::core::RefCountPtr<tensorflow::Var>;
 
-// Uses the variable's own memory if nothing else reads it, else other memory of the same size.
+// Sets `value` to the variable's tensor if nothing else holds its memory, else to a new tensor.
 absl::Status ReceiveInto(OpKernelContext* context, int input, Tensor* value) {
-  bool own = false;
+  bool unshared = false;
   if (context->input_is_ref(input)) {
-    *value = Tensor();  // it shares the variable's memory
+    *value = Tensor();  // or RefCountIsOne would count it
     const tensorflow::TensorValue& ref = context->params()->inputs[input];
     tensorflow::mutex_lock lock(*ref.mutex_if_ref);
-    own = ref.tensor->RefCountIsOne();
+    unshared = ref.tensor->RefCountIsOne();
     *value = *ref.tensor;
   } else {
     Variable variable;
     TF_RETURN_IF_ERROR(LookupResource(context, HandleFromInput(context, input), &variable));
     *value = Tensor();
     tensorflow::mutex_lock lock(*variable->mu());
-    own = variable->tensor()->RefCountIsOne();
+    unshared = variable->tensor()->RefCountIsOne();
     *value = *variable->tensor();
   }
-  if (own) return absl::OkStatus();
+  if (unshared) return absl::OkStatus();
   Tensor fresh;
   const absl::Status status = context->allocate_temp(value->dtype(), value->shape(), &fresh);
   if (status.ok()) *value = fresh;

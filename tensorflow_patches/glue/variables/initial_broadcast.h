@@ -1,9 +1,9 @@
-// The safety net of the decorated kernels: at the first Apply of a variable, rank 0's value becomes
-// every rank's, including slots, if nothing has synchronized it before (a raw op, or an eager
-// variable created inside or after the first tape).
+// The safety net of the decorated kernels: at the first Apply of a variable, every rank gets rank
+// 0's values of it and of its slots, unless they are synchronized already. Python does not do that
+// for variables of raw ops, or for eager variables created inside or after the first tape.
 //
-// One object per execution of a kernel, which creates and uses it on an inter-op thread; Write runs
-// on TensorFlow's runner. A large table is received in place, without a second copy.
+// A kernel creates one object per execution, and calls Write on TensorFlow's runner. A variable
+// whose memory nothing else holds is received in place, without a second copy.
 
 #ifndef TFMPI_GLUE_VARIABLES_INITIAL_BROADCAST_H_
 #define TFMPI_GLUE_VARIABLES_INITIAL_BROADCAST_H_
@@ -29,8 +29,7 @@ inline constexpr char kOfSession[] = "*";
 // else the op's colocation, which optimizers set; else the input node.
 std::string RefVariableName(const tensorflow::NodeDef& node);
 
-// Whether an input is a state input, the variable or a slot: any ref or resource input of an Apply
-// op.
+// Whether an input of an Apply op is a state input, the variable or a slot: any ref or resource.
 bool IsState(tensorflow::OpKernelContext* context, int input);
 // The key, in this process, of a state input; `ref_variable` is the variable's name if it is a ref.
 std::string StateKey(tensorflow::OpKernelContext* context, int input,
@@ -40,12 +39,12 @@ bool ReadState(tensorflow::OpKernelContext* context, int input, tensorflow::Tens
 
 class InitialBroadcast {
  public:
-  // Adds to `group` what is not synchronized yet, with names made from `name`. The memory belongs
-  // to this object or to the variables.
+  // Adds to `group` a broadcast of each state input that is not synchronized yet, with a name made
+  // from `name`. The memory belongs to this object or to the variables.
   void AddBroadcasts(tensorflow::OpKernelContext* context, const std::string& name,
                      const std::string& ref_variable, int rank, RequestGroup* group);
-  // Adds one state input of any op, synchronized or not. Fails if it has no value or its type is
-  // unsupported.
+  // Adds the broadcast of one state input of any op, synchronized or not. Fails if the input has no
+  // value or an unsupported type.
   absl::Status AddBroadcast(tensorflow::OpKernelContext* context, int input,
                             const std::string& request_name, int rank, RequestGroup* group);
   bool empty() const { return received_.empty(); }

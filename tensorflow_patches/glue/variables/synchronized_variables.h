@@ -16,12 +16,11 @@ namespace tfmpi {
 
 class SynchronizedVariables {
  public:
-  // Whether the one added last is this step's input 0.
+  // Whether this step's input 0 is the variable added last; for a ref, whether any was added.
   bool Holds(tensorflow::OpKernelContext* context) const;
   // `name`: the same on every rank.
   void Add(tensorflow::OpKernelContext* context, const std::string& name);
-  // For traces: the name of the one added last, or the kernel's name if there is none; empty while
-  // nothing is recorded.
+  // For traces: the name of the variable added last, else the kernel's; "" if nothing is recorded.
   std::string TraceName(const tensorflow::OpKernel& kernel) const;
 
  private:

@@ -1,11 +1,13 @@
 // Names of variables that are the same on every rank.
 //
-// A v1 variable has its graph name, unique in its session; sessions are distinguished by a scope on
-// which Python agrees. An eager variable's handle is named "debug name/per-process id": the id is
-// dropped, and variables with the same debug name are numbered in the order in which the program
-// first trains them. Python declares that order while it traces (python/_src/runtime/hooks.py); in
-// eager code it is the order of the first Apply ops. So variables that exist on only one rank, or
-// are never trained, change no other variable's number. Thread-safe; owned by the process.
+// A v1 variable has its graph name, unique in its session; sessions have scopes, on which the
+// ranks' Python code agrees. An eager variable's handle is named "debug name/per-process id": the
+// id is dropped, and variables with the same debug name are numbered in the order in which the
+// program first trains them. Python declares them in that order while it traces
+// (python/_src/variables/naming.py); in eager code it is the order of the first Apply ops. So
+// variables that exist on only one rank, or are never trained, change no other variable's number.
+// Thread-safe; never destroyed.
+
 #ifndef TFMPI_GLUE_VARIABLES_VARIABLE_NAMES_H_
 #define TFMPI_GLUE_VARIABLES_VARIABLE_NAMES_H_
 
@@ -20,7 +22,7 @@ namespace tfmpi {
 
 struct VariableUse {
   std::string name;          // the same on every rank
-  bool first_apply = false;  // this kind of Apply op had not been seen on this variable
+  bool first_apply = false;  // of this kind of Apply op on this variable
 };
 
 class VariableNames {
@@ -33,7 +35,7 @@ class VariableNames {
   std::string Name(const std::string& key);
   void MarkSynchronized(const std::string& key);
   bool AreSynchronized(const std::vector<std::string>& keys);
-  // Whether this rank already has rank 0's value; from now on it counts as synchronized.
+  // Whether the variable was already synchronized; from now on it counts as synchronized.
   bool TestAndMarkSynchronized(const std::string& key);
   // For an Apply op of the kind that `suffix` names; records that it has been seen.
   VariableUse Use(const std::string& key, const std::string& suffix);

@@ -1,5 +1,5 @@
-// Ops with which Python broadcasts and hashes a large variable without a copy in Python. On a GPU
-// the digest copies it to the host.
+// Ops with which Python broadcasts and hashes a large variable without a copy in Python. To hash a
+// variable on a GPU, TfMpiVariableDigest copies it to the host.
 //
 // Only eager code runs these ops (python/_src/variables/large_variables.py), on resource variables.
 
@@ -80,8 +80,8 @@ class VariableDigestKernel : public tensorflow::AsyncOpKernel {
         context, {value},
         [result, end = EndOf(context, done)](const absl::Status& status, const TensorList& copies) {
           if (status.ok()) {
-            const Tensor& there = copies.front();
-            *result = static_cast<int64_t>(Fingerprint(Data(there), there.TotalBytes()));
+            const Tensor& copy = copies.front();
+            *result = static_cast<int64_t>(Fingerprint(Data(copy), copy.TotalBytes()));
           }
           end(status);
         });

@@ -19,9 +19,9 @@ namespace tfmpi {
 class Averages : public tensorflow::ResourceBase {
  public:
   struct Rows {
-    xla::XlaOp values;   // as used by the graph
-    xla::XlaOp indices;  // distinct if duplicates are summed
-    xla::XlaOp written;  // the same values, with undefined content in the unused capacity
+    xla::XlaOp values;   // for the graph: with zeros in the unused capacity
+    xla::XlaOp indices;  // distinct if duplicates are summed; -1 in the unused capacity
+    xla::XlaOp written;  // the same values, but undefined in the unused capacity
   };
 
   std::string DebugString() const override { return "averages"; }

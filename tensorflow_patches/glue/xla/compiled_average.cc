@@ -27,7 +27,7 @@ using tensorflow::XlaExpression;
 using tensorflow::XlaOpKernelContext;
 using xla::XlaOp;
 
-constexpr char kRows[] = "_tf_mpi_rows";  // by sparse gradient
+constexpr char kRows[] = "_tf_mpi_rows";  // this rank's number of rows, by sparse gradient
 constexpr char kDuplicates[] = "_tf_mpi_duplicates";
 
 // A string in MLIR: any byte may be written as two hexadecimal digits.
@@ -81,8 +81,7 @@ int64_t RowsForCapacity(int64_t capacity, int64_t ranks) {
   return rows;
 }
 
-// The operands' shapes, row-major even where XLA prefers another layout; an error if one is
-// dynamic.
+// The operands' shapes, row-major even where XLA prefers another layout. Fails if one is dynamic.
 absl::StatusOr<std::vector<xla::Shape>> RowMajorShapes(xla::XlaBuilder* builder, const Call& call) {
   std::vector<xla::Shape> shapes;
   for (size_t i = 0; i < call.tensors.size(); ++i) {
@@ -148,11 +147,11 @@ absl::StatusOr<std::vector<XlaOp>> EmitCall(OpKernelContext* context, Call call,
   std::vector<XlaOp> averages;
   for (int64_t i = 0; i < tensors; ++i) averages.push_back(xla::GetTupleElement(called, i));
   for (int64_t i = 0; i < num_sparse; ++i) {
-    const XlaOp found = xla::GetTupleElement(called, tensors + 1);
+    const XlaOp counts = xla::GetTupleElement(called, tensors + 1);
     XlaOp& values = averages[2 * i];
     const XlaOp written = values;
     values = EmitZeroUnusedRows(builder, written, results[2 * i],
-                                xla::SliceInDim(found, i, i + 1, 1, 0));
+                                xla::SliceInDim(counts, i, i + 1, 1, 0));
     (*all)->rows.push_back({values, averages[2 * i + 1], written});
   }
   (*all)->last = xla::GetTupleElement(called, tensors);

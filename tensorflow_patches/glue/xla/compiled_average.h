@@ -32,13 +32,13 @@ class CompiledAverageKernel : public tensorflow::OpKernel {
   static bool HasRows(const tensorflow::NodeDef& node);
 
  private:
-  std::vector<std::string> names_;  // of the engine's requests, the sparse gradients' first
+  std::vector<std::string> names_;  // by gradient, the sparse ones first
   std::vector<int64_t> rows_;  // of this rank, by sparse gradient; -1: derived from the capacity
   int64_t duplicates_ = 0;     // a value of enum Duplicates
 };
 
 // A dense optimizer op on a resource variable: the stock kernel emits the update, with the average.
-// Python has synchronized the variable before the function was called.
+// Python synchronizes the variable before the function is called.
 class CompiledApplyKernel : public tensorflow::OpKernel {
  public:
   CompiledApplyKernel(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,

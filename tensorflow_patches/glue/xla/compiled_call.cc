@@ -30,8 +30,8 @@ ffi::Error ToFfi(const absl::Status& status) {
   return ffi::Error(static_cast<ffi::ErrorCode>(status.code()), std::string(status.message()));
 }
 
-// `add` fills the group, which cannot be cancelled; `finish` runs when it has ended with ok, on a
-// thread of its own, which then executes what follows the call.
+// `add` fills the group, which cannot be cancelled; `finish` runs when it has ended with ok. XLA
+// then continues on the same thread, which therefore comes from RunOnOwnThread.
 ffi::Future Submit(const std::function<absl::Status(RequestGroup*)>& add,
                    std::function<absl::Status()> finish) {
   ffi::Promise promise;
@@ -77,8 +77,8 @@ ffi::Future PassOn(const Operands& operands) {
     const Operand& to = operands.rets[i];
     if (from.data == to.data) continue;
     std::memcpy(to.data, from.data, from.bytes);
-    const size_t rest = to.bytes - from.bytes;  // the unused capacity of sparse gradients
-    std::memset(to.as<char>() + from.bytes, 0xff, rest);
+    // The unused capacity of sparse gradients: the indices become -1.
+    std::memset(to.as<char>() + from.bytes, 0xff, to.bytes - from.bytes);
   }
   *operands.rets[operands.weight_index()].as<float>() = 0;
   for (size_t i = 0; i < operands.slices; ++i) {
@@ -127,7 +127,7 @@ XLA_FFI_DEFINE_HANDLER(kAverageOnGpuHandler, AverageOnGpu,
                            .Attr<int64_t>("num_sparse")
                            .Attr<int64_t>("duplicates"));
 
-// Zeroes the rows of a sparse gradient after the first `found`. EmitZeroUnusedRows
+// Zeroes the rows of a sparse gradient after the first `found`, an int64. EmitZeroUnusedRows
 // (compiled_average.cc) determines the shapes and dtypes.
 ffi::Error ZeroUnusedRows(ffi::AnyBuffer values, ffi::AnyBuffer found,
                           ffi::Result<ffi::AnyBuffer> result) {
@@ -164,10 +164,13 @@ absl::Status RegisterCompiledCall(std::string_view name, std::string_view platfo
   const XLA_FFI_Api* const api = ffi::GetXlaFfiApi();
   if (api->struct_size < XLA_FFI_Api_STRUCT_SIZE ||
       api->api_version.major_version != XLA_FFI_API_MAJOR) {
-    return absl::InternalError("tensorflow.mpi was built for another version of XLA's FFI");
+    return absl::InternalError(
+        "tensorflow.mpi was built for another version of XLA's FFI; install the wheel for this "
+        "TensorFlow");
   }
   if (ffi::Ffi::RegisterStaticHandler(api, name, platform, handler) != nullptr) {
-    return absl::InternalError("XLA refused the calls that average");
+    return absl::InternalError(
+        "XLA refused to register tensorflow.mpi's custom calls; please report this bug");
   }
   return absl::OkStatus();
 }

@@ -6,9 +6,9 @@
 // next call; and, with sparse gradients, the number of rows of each, int64. Shapes are static, so
 // the results of a sparse gradient have room for the rows of all ranks; unused indices are -1,
 // unused values are undefined. Attribute "duplicates": a value of enum Duplicates. Attribute
-// "names": the names of the engine's requests, separated, one per gradient. On the CPU, XLA makes
-// the call on a thread of its own, and it returns at once. On a GPU, the thread that enqueues the
-// step makes the call, which returns when the result is enqueued.
+// "names": a name per gradient, joined by kNameSeparator. On the CPU, XLA makes the call on a
+// thread of its own, and the call returns at once. On a GPU, the thread that enqueues the step
+// makes the call, which returns when the result is enqueued.
 //
 // kZeroUnusedRows zeroes the unused values. Operands: the values, and their number of rows as an
 // int64 tensor of one element. Result: the values, in the operand's memory.

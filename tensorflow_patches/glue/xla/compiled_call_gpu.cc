@@ -128,8 +128,8 @@ class Mirror {
     const absl::Status taken = event.Take(memory_.gpu);
     if (!taken.ok()) return Status(Code::kInternal, std::string(taken.message()));
     Status status = memory_.gpu->Record(event.get(), memory_.stream);
-    // Ends with the stream, or with the engine, which may have to abort what the stream waits for,
-    // such as a peer that died.
+    // Also ends when the engine has failed: the stream may wait for a rank that has died, until the
+    // engine aborts that exchange.
     for (bool ended = false; status.ok() && !ended;) {
       status = memory_.gpu->Query(event.get(), &ended);
       if (status.ok() && !ended) status = GetEngine()->failure();
@@ -180,7 +180,7 @@ absl::Status AverageOnStream(void* stream, const Operands& operands, std::string
     TF_RETURN_IF_ERROR(
         AddAll((*plan)->slices, mirror.operands(), weight, duplicates, &slices, group.get()));
   }
-  group->SetMemory(memory);
+  group->SetMemory(memory);  // for the dense gradients: the sparse ones above are in host memory
   if ((*plan)->dense != nullptr) {
     AddDense(*(*plan)->dense, operands, {1, operands.weight().data}, /*fingerprints=*/false,
              group.get());

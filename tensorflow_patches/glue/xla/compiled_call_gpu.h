@@ -16,6 +16,7 @@
 
 namespace tfmpi {
 
+// `joined`: the attribute "names".
 absl::Status AverageOnStream(void* stream, const Operands& operands, std::string_view joined,
                              Duplicates duplicates);
 // The values are already zeroed (Mirror::Return); copies them if XLA gave the result other memory.

@@ -17,16 +17,14 @@ namespace tfmpi {
 
 // The averages of one call; kept between steps.
 struct CallPlan {
-  std::vector<std::string> slices;  // names
-  // The dense gradients; null if there are none.
-  std::shared_ptr<const AveragePlan> dense;
+  std::vector<std::string> slices;           // the names of the sparse gradients
+  std::shared_ptr<const AveragePlan> dense;  // null without dense gradients
 
-  // Whether the plan fits these operands: shapes are static, but two programs may use the same
-  // names.
+  // Whether it fits these operands: shapes are static, but two programs may use the same names.
   bool Fits(const Operands& operands) const;
 };
 
-// `joined`: the names of all gradients. Any thread.
+// `joined`: the attribute "names" of compiled_call.h. Any thread.
 absl::StatusOr<std::shared_ptr<const CallPlan>> PlanFor(std::string_view joined,
                                                         const Operands& operands);
 

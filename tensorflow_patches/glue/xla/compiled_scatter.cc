@@ -36,11 +36,11 @@ bool Is(const Instruction& instruction, xla::HloOpcode opcode) {
   return instruction.opcode() == xla::HloOpcodeString(opcode);
 }
 
-const Instruction& OperandOf(xla::XlaBuilder* builder, const Instruction& instruction, int place) {
-  return *XlaBuilderFriend::GetInstructionByHandle(builder, instruction.operand_ids(place));
+const Instruction& OperandOf(xla::XlaBuilder* builder, const Instruction& instruction, int index) {
+  return *XlaBuilderFriend::GetInstructionByHandle(builder, instruction.operand_ids(index));
 }
 
-bool IsOfScalar(xla::XlaBuilder* builder, const Instruction& instruction) {
+bool IsBroadcastScalar(xla::XlaBuilder* builder, const Instruction& instruction) {
   return Is(instruction, xla::HloOpcode::kBroadcast) &&
          OperandOf(builder, instruction, 0).shape().dimensions_size() == 0;
 }
@@ -49,12 +49,12 @@ bool IsOfScalar(xla::XlaBuilder* builder, const Instruction& instruction) {
 struct Factor {
   static constexpr int64_t kOne = -1;
 
-  int64_t instruction = kOne;  // a scalar
+  int64_t instruction = kOne;  // the id of a scalar
   bool negative = false;
 };
 
 // Returns the factor if `updates`, whose shape is known, are the product of `rows` and a factor;
-// otherwise nothing. Two factors are not accepted: combining them would round only once.
+// otherwise nothing. Two factors are not accepted: their product would round differently.
 std::optional<Factor> FactorOf(xla::XlaBuilder* builder, XlaOp updates, XlaOp rows) {
   const int64_t end = XlaBuilderFriend::GetInstruction(rows)->id();
   Factor factor;
@@ -63,8 +63,8 @@ std::optional<Factor> FactorOf(xla::XlaBuilder* builder, XlaOp updates, XlaOp ro
       factor.negative = !factor.negative;
       at = &OperandOf(builder, *at, 0);
     } else if (Is(*at, xla::HloOpcode::kMultiply) && factor.instruction == Factor::kOne) {
-      const int scalar = IsOfScalar(builder, OperandOf(builder, *at, 0)) ? 0 : 1;
-      if (!IsOfScalar(builder, OperandOf(builder, *at, scalar))) return std::nullopt;
+      const int scalar = IsBroadcastScalar(builder, OperandOf(builder, *at, 0)) ? 0 : 1;
+      if (!IsBroadcastScalar(builder, OperandOf(builder, *at, scalar))) return std::nullopt;
       factor.instruction = OperandOf(builder, *at, scalar).operand_ids(0);
       at = &OperandOf(builder, *at, 1 - scalar);
     } else {
@@ -77,8 +77,8 @@ std::optional<Factor> FactorOf(xla::XlaBuilder* builder, XlaOp updates, XlaOp ro
 XlaOp Emit(xla::XlaBuilder* builder, const Factor& factor, xla::PrimitiveType type) {
   const XlaOp one = xla::One(builder, type);
   if (factor.instruction == Factor::kOne) return factor.negative ? xla::Neg(one) : one;
-  // The builder creates no XlaOp from an instruction's number, but an op created for another
-  // operand may use it as its own.
+  // The builder cannot make an XlaOp from an instruction's id. So this creates the negation of
+  // another op, and then replaces its operand.
   const XlaOp negative = xla::Neg(one);
   XlaBuilderFriend::GetInstruction(negative)->set_operand_ids(0, factor.instruction);
   return factor.negative ? negative : xla::Neg(negative);

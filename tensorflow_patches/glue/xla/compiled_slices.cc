@@ -11,8 +11,8 @@ namespace tfmpi {
 
 namespace ffi = xla::ffi;
 
-// XLA's scatters skip indices outside the table, so the unused capacity costs little, and changes
-// nothing even where rows are read, modified and written back.
+// XLA's scatters skip indices outside the table, so the unused capacity, whose index is -1, changes
+// nothing, even where rows are read, modified and written back.
 template <typename Index>
 void Slices::WriteIndices(const std::vector<int64_t>& from) const {
   Index* const to = static_cast<Index*>(indices);

@@ -15,12 +15,12 @@
 
 namespace tfmpi {
 
-// One sparse gradient, from the call until its request has ended. XLA's buffers outlive it.
+// One sparse gradient, from the call until Write has returned. XLA's buffers outlive it.
 struct Slices {
   std::string name;
   RowFormat format;
   std::unique_ptr<GatheredRows> gathered;
-  std::unique_ptr<char[]> rows;  // null if they are gathered directly into `values`
+  std::unique_ptr<char[]> rows;  // the gathered rows; null if they are gathered into `values`
   char* values = nullptr;        // of the result, with memory for `capacity` rows
   void* indices = nullptr;
   int64_t* count = nullptr;  // of the result: the number of rows
@@ -29,6 +29,7 @@ struct Slices {
 
   // See GatheredRows::Allocate.
   char* AllocateRows(size_t all);
+  // Sums the gathered rows and writes the results. Fails if they exceed the capacity.
   absl::Status Write() const;
   template <typename Index>
   void WriteIndices(const std::vector<int64_t>& from) const;
@@ -38,7 +39,7 @@ struct Slices {
 // `names`, outlive the requests.
 absl::Status AddAll(const std::vector<std::string>& names, const Operands& operands, float weight,
                     Duplicates duplicates, std::vector<Slices>* slices, RequestGroup* group);
-// Call it when all requests have ended with ok.
+// Writes all results. Call it when all requests have ended with ok.
 absl::Status WriteAll(const std::vector<Slices>& slices);
 
 }  // namespace tfmpi

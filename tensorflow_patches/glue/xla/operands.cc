@@ -5,15 +5,15 @@
 
 namespace tfmpi {
 
-Operands::Operands(xla::ffi::RemainingArgs of_args, xla::ffi::RemainingRets of_rets,
-                   size_t with_slices)
-    : slices(with_slices) {
-  args.reserve(of_args.size());
-  rets.reserve(of_rets.size());
-  for (size_t i = 0; i < of_args.size(); ++i)
-    args.emplace_back(*of_args.get<xla::ffi::AnyBuffer>(i));
-  for (size_t i = 0; i < of_rets.size(); ++i) {
-    rets.emplace_back(**of_rets.get<xla::ffi::AnyBuffer>(i));
+Operands::Operands(xla::ffi::RemainingArgs ffi_args, xla::ffi::RemainingRets ffi_rets,
+                   size_t num_sparse)
+    : slices(num_sparse) {
+  args.reserve(ffi_args.size());
+  rets.reserve(ffi_rets.size());
+  for (size_t i = 0; i < ffi_args.size(); ++i)
+    args.emplace_back(*ffi_args.get<xla::ffi::AnyBuffer>(i));
+  for (size_t i = 0; i < ffi_rets.size(); ++i) {
+    rets.emplace_back(**ffi_rets.get<xla::ffi::AnyBuffer>(i));
   }
 }
 

@@ -1,5 +1,4 @@
-// The arguments of a custom call in a compiled cluster: the address and type of each operand and
-// result.
+// The operands and results of a custom call in a compiled cluster: addresses, types and shapes.
 //
 // XLA owns the memory, which is valid until the call has ended. On a GPU it is GPU memory; operands
 // that the host must read are then copied (compiled_call_gpu.cc).
@@ -34,9 +33,9 @@ struct Operand {
   size_t bytes;
 };
 
-// See compiled_call.h for their order.
+// See compiled_call.h for the order. rets[weight_index()] is the scalar for the next call.
 struct Operands {
-  Operands(xla::ffi::RemainingArgs of_args, xla::ffi::RemainingRets of_rets, size_t with_slices);
+  Operands(xla::ffi::RemainingArgs ffi_args, xla::ffi::RemainingRets ffi_rets, size_t num_sparse);
 
   // The index of the weight; the operands before it are the gradients.
   size_t weight_index() const { return args.size() - 2; }
@@ -44,7 +43,7 @@ struct Operands {
   // Null without sparse gradients.
   const Operand* counts() const { return slices == 0 ? nullptr : &rets[weight_index() + 1]; }
 
-  size_t slices;
+  size_t slices;  // the number of sparse gradients
   std::vector<Operand> args;
   std::vector<Operand> rets;
 };

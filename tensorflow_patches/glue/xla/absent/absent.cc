@@ -39,7 +39,7 @@ CompiledApplyKernel::CompiledApplyKernel(OpKernelConstruction* construction, con
 
 void CompiledApplyKernel::Compute(OpKernelContext* context) { Refuse(context, def()); }
 
-// An extra: without it everything still works.
+// Only an extra: the stock kernel is enough.
 CompiledScatter::CompiledScatter(OpKernelConstruction* construction,
                                  std::unique_ptr<tensorflow::OpKernel> stock)
     : OpKernel(construction), stock_(std::move(stock)) {}
