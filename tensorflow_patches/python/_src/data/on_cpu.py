@@ -22,6 +22,8 @@ _making = threading.local()
 
 
 class _Attributes(dict[str, Any]):
+    """Drops the attribute by which tf.data's optimizers would change the function, and fail."""
+
     def update(self, *args: Any, **kwargs: Any) -> None:
         super().update(*args, **kwargs)
         self.pop("_tf_data_function", None)

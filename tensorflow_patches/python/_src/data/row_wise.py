@@ -17,7 +17,7 @@ from tensorflow.mpi._src.global_batch.sizes import ONE
 def function(dataset: Any) -> Any:
     """The function of `dataset`, a map of batches, for any number of rows.
 
-    A str with the reason if it cannot be applied to some of the rows.
+    If it cannot be applied to some of the rows, a str with the reason, for users.
     """
     wrapped = dataset._map_func
     why = determinism.why_not_delayed(wrapped)
