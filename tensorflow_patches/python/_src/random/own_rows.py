@@ -271,10 +271,8 @@ class _Call:
         return tf.shape(self.given[self.parameters.trailing], self.shape.dtype)[axis - count]
 
     def whole_shape(self, draw: Draw) -> Any:
-        """`shape` for the whole batch.
-
-        If ranks draw apart, a stride that keeps their numbers disjoint.
-        """
+        """`shape` for the whole batch; if each rank draws its own numbers, a stride that keeps them
+        disjoint."""
         axis = draw.axis
         assert axis is not None
         if _knows_no_rows():
@@ -283,8 +281,8 @@ class _Call:
         return _with_length(self.shape, axis, whole)
 
     def draw_rows(self, draw: Draw) -> Any:
-        """This rank's rows of the op's draw for the whole batch, or, if it is unknown which these
-        are, numbers of its own."""
+        """This rank's rows of the op's draw for the whole batch; if it is unknown which these are,
+        different numbers on each rank."""
         axis = draw.axis
         assert axis is not None
         if _knows_no_rows() and not compiled.is_compiled():
