@@ -52,6 +52,7 @@ def of_tensor(tensor: Any) -> list[int]:
 
 
 def of_array(array: Any) -> list[int]:
+    """The digests of an array's parts; of strings, their number and one digest."""
     array = np.asarray(array)
     if array.dtype != object:
         return [control_plane.digest(part) for part in _parts(array)]
@@ -189,6 +190,7 @@ def is_writable_resource(captured: Any) -> bool:
 
 
 def _numbers(values: Any) -> Any:
+    """A table's keys or values as uint64; strings by their hashes."""
     if values.dtype == tf.string:
         values = tf.strings.to_hash_bucket_fast(values, 2**62)
     if values.dtype.is_floating:

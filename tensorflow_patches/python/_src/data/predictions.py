@@ -46,8 +46,9 @@ class Prediction:
         if read:
             log.once(
                 "predict: a callback has on_predict_batch_end, which receives the outputs of a "
-                "batch, so every rank predicts all samples, at one process's speed. predict() "
-                "returns the same outputs, and the ranks share the work if no callback needs them",
+                "batch, so every rank predicts all samples, at one process's speed. To share the "
+                "work, use the outputs that predict() returns, which are the same, and no such "
+                "callback",
                 key="predict shows batches",
             )
         return read

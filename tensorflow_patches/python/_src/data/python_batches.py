@@ -132,6 +132,7 @@ class Batches:
         from tensorflow.python.eager import context
 
         seeded = [one for one in watched.drawn if not generators.is_unseeded(one)]
+        # Keras takes seeds for TensorFlow's ops from Python's random.
         if watched.draws and (host.has_seeded("python") or context.global_seed() is not None):
             seeded.append(tf.random)
         if seeded:
@@ -159,7 +160,7 @@ class Batches:
         self._iterations += 1
         length, digest = self._length(), self._digest()
         seed = zlib.crc32(f"{digest} {self._iterations}".encode())
-        order = [] if length is None else self._order(length)
+        order = [] if length is None else self._order(length)  # advances random on every rank
         if group.rank != 0:
             return np.array([digest], np.int64)
         return np.array([seed, _ENDLESS if length is None else length, *order, digest], np.int64)
@@ -288,8 +289,8 @@ class Batches:
             )
 
         self._starts = failures.Exchanges(f"{label} begins")
-        once = self._starts.name(tf.data.Dataset.from_tensors(0), np.int64)
-        mine = input_stats.mark_counted(batch_shard.map_on_request(once, begin).flat_map(own))
+        start = self._starts.name(tf.data.Dataset.from_tensors(0), np.int64)
+        mine = input_stats.mark_counted(batch_shard.map_on_request(start, begin).flat_map(own))
         turns = batch_shard.map_on_request(streams.named(mine, label), checked)
         return turns.flat_map(batches)
 
@@ -320,7 +321,8 @@ def _name(dataset: Any) -> str:
     return f"{type(dataset).__name__}.__getitem__"
 
 
-_of_worker: tuple[Any, list[Any]] = (None, [])  # in a process that makes batches
+# In a process that makes batches: the dataset, and the generators that it draws from.
+_of_worker: tuple[Any, list[Any]] = (None, [])
 
 
 def _begin_worker(*given: Any) -> None:
@@ -332,7 +334,7 @@ def _make_in_worker(index: int, seed: int) -> Any:
 
 
 def _make_batch(dataset: Any, drawn: list[Any], index: int, seed: int) -> Any:
-    """Batch `index`, with random generators seeded by its position in the epoch."""
+    """Batch `index`; the generators in `drawn` are reseeded by `seed`, and left so."""
     for number, generator in enumerate(drawn):
         generators.reseed(generator, seed + (number << 32))
     with entropy.drawing_for(f"batch {seed}"):

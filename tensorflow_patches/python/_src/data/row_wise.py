@@ -63,6 +63,7 @@ def _of_any_rows(wrapped: Any, spec: Any) -> Any:
 
 
 def _why_mixed(wrapped: Any) -> str | None:
+    """Why a function does not treat each row separately, for users; None if it does."""
     graph = wrapped.function.graph
     if "Assert" in contents.node_ops(graph.as_graph_def()):
         return "checks a whole batch (Assert)"

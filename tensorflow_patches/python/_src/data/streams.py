@@ -66,7 +66,7 @@ class Header(NamedTuple):
 
     length: Any
     sizes: list[int] | None
-    description: str | None
+    description: list[Any] | None
     spec: str
     full_caches: list[bool]
 
@@ -230,7 +230,7 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
 def _packed(dataset: Any, has_effects: bool) -> Any:
     """The elements as vectors of bytes, read ahead unless making them may have side effects.
 
-    If it may, only feeds.py reads ahead, by one batch.
+    With side effects only feeds.py reads ahead, by one batch.
     """
     spec = dataset.element_spec
     if has_effects:
@@ -247,8 +247,9 @@ def _note_other_elements(what: str) -> Any:
         if not same and rank_0s.size:
             log.once(
                 f"{what}: this rank's Python code yields different data than rank 0's. All ranks "
-                "use rank 0's data, so what the script records while it yields does not match it. "
-                "Use a seed, or draw from random or numpy on the thread that calls fit",
+                "use rank 0's data, so values that the script records while it yields do not match "
+                "them. Seed its random numbers, or draw from random or numpy on the thread that "
+                "calls fit",
                 key="other elements",
                 every_rank=True,
             )
