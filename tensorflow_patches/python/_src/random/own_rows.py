@@ -107,7 +107,7 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
                 return op(*args, **kwargs)
             numbers = kinds.draw_marked(lambda: call.draw_rows(draw), draw, _is_nested())
             part = batch.current()
-            # _judge_draws finds out later how these numbers are laid out (Draw.outer).
+            # plan.py finds out later how these numbers are laid out (Draw.outer).
             if (
                 draw.factor > 1
                 and part is not None
@@ -142,7 +142,7 @@ def key_of_whole(prepare: Any) -> Any:
 
 
 def traced_per_step(make: Any) -> Any:
-    """Wraps make_function_context, the key by which a tf.function stores its traces.
+    """Wraps make_function_context, which makes the key by which a tf.function stores a trace.
 
     A function draws for samples when called in a step, and not elsewhere, for instance when a model
     is built, so both need separate traces.
