@@ -65,26 +65,26 @@ def _sums_rows(optimizer: Any) -> bool:
 
 
 def _average(optimizer: Any, gradients: Any, variables: Any, every_row: bool) -> list[Any]:
-    """The averages; None and gradients of other dtypes are left unchanged."""
+    """The averages; None and gradients that are not floating or complex are left unchanged."""
     if group.size == 1:
         return gradients
     gradients = list(gradients)
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    numbers = []
+    to_average = []
     for index, gradient in enumerate(gradients):
         if not isinstance(gradient, (tf.Tensor, tf.IndexedSlices)):
             continue
         if gradient.dtype.is_floating or gradient.dtype.is_complex:
             gradients[index], averaged = script_gradients.resolve(gradient)
             if not averaged:
-                numbers.append(
+                to_average.append(
                     (index, averaging.with_dense_shape_of(gradients[index], variables[index]))
                 )
-    names = [_name(graph, variables[index]) for index, _ in numbers]
+    names = [_name(graph, variables[index]) for index, _ in to_average]
     averages = averaging.average_all(
-        [gradient for _, gradient in numbers], names, optimizer.get_name(), every_row=every_row
+        [gradient for _, gradient in to_average], names, optimizer.get_name(), every_row=every_row
     )
-    for (index, _), result in zip(numbers, averages, strict=True):
+    for (index, _), result in zip(to_average, averages, strict=True):
         if graph is None:
             script_gradients.note_average(result)
         gradients[index] = result

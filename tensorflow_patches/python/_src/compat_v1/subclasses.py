@@ -48,9 +48,10 @@ def _are_identical(variables: list[Any]) -> bool:
 def _no_apply_op(optimizer: Any) -> str:
     return (
         f"{type(optimizer).__name__} updated its variables without one of TensorFlow's Apply ops, "
-        "by a gradient that does not come from compute_gradients, so that it was not averaged over "
-        "ranks. Compute it with the optimizer's compute_gradients or minimize, average it with "
-        "tf.mpi.allreduce(gradient) and assign it yourself, or run with TF_MPI_ENABLE=0"
+        "and with a gradient that does not come from compute_gradients, so it was not averaged "
+        "over ranks. Compute the gradient with the optimizer's compute_gradients or minimize, or "
+        "average it with tf.mpi.allreduce(gradient) and update the variables outside of an "
+        "optimizer, or run with TF_MPI_ENABLE=0"
     )
 
 
