@@ -190,7 +190,7 @@ def _is_state(tensor: Any) -> bool:
 
 
 def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
-    """Writes rank 0's values to the session's variables, and gives it a scope. Collective."""
+    """Gives the session a scope, and rank 0's values to its variables. Collective."""
     if not known.scope:
         graph = session.graph
         if not hasattr(graph, "_tf_mpi_identity"):  # the Session was made before the Apply ops

@@ -27,7 +27,7 @@ _WORD = 8  # bytes
 _MAGIC = np.frombuffer(b"\xfftfmpi\n\xfe", np.int64)[0]  # marks a message
 _REPORTED = "_tf_mpi_reported"  # set on an error that has left its iterator
 
-_numbers = itertools.count(1)  # a clock, for the order of iterators and calls of fit
+_numbers = itertools.count(1)  # a clock
 _live: weakref.WeakSet[Exchanges] = weakref.WeakSet()
 _sent: list[Any] = []  # messages that may never be received; the library reads their memory
 _received: dict[str, str] = {}  # classes of other ranks' errors, by the text of this rank's error

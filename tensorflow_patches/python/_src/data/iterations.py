@@ -267,7 +267,6 @@ def holding(dummy: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _request_first(dataset: Any) -> None:
-    """Requests its first element."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
@@ -392,10 +391,7 @@ def _rebuilt(variant: Any, replacements: dict[int, Any]) -> Any:
 
 
 def _as_dataset(dataset: Any, variant: Any, held: list[Any]) -> Any:
-    """`variant` as a dataset with the options of `dataset`.
-
-    It keeps `dataset`, whose functions `variant` calls, and `held` alive.
-    """
+    """`variant` as a dataset like `dataset`. Keeps `dataset` (its functions) and `held` alive."""
     from tensorflow.python.data.ops import dataset_ops
 
     made = dataset_ops._VariantDataset(variant, dataset.element_spec)

@@ -149,7 +149,6 @@ def _values(data: Any, lengths: Any, dtype: Any) -> Any:
 
 
 def _with_structure(spec: Any, parts: list[Any]) -> Any:
-    """The element with these dense tensors; optional values are empty."""
     leaves, rest = [], list(parts)
     for leaf in tf.nest.flatten(spec):
         if isinstance(leaf, tf.OptionalSpec):

@@ -88,9 +88,8 @@ class Batches:
       standardize: converts what the script returns to what Keras expects.
       length: returns the number of batches; None for an infinite dataset.
       order: for a number of batches, returns the order in which Keras's next epoch uses them.
-      workers: how many threads, or processes, make batches.
-      processes: whether the workers are processes.
-      ahead: how many batches workers make ahead.
+      workers, processes: how many threads, or processes if `processes`, make batches.
+      ahead: how many batches they make ahead.
       pool: returns the class of a pool of workers; its argument: whether these are processes.
     """
 
@@ -296,10 +295,7 @@ class Batches:
 
 
 def dataset_of_all(batches: Batches, spec: Any, label: str) -> Any:
-    """A dataset of all batches, of which each rank makes its share; None if that is impossible.
-
-    Collective.
-    """
+    """A dataset of all batches; each rank makes its share. None if it may not. Collective."""
     why = batches.why_not()
     if any(isinstance(leaf, tf.OptionalSpec) for leaf in tf.nest.flatten(spec)):
         why = "yields absent values"

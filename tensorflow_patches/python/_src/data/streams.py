@@ -43,8 +43,7 @@ class Stream(NamedTuple):
       sizes: the possible numbers of samples of a batch, sorted; None if unknown.
       fed: whether the ranks exchange them (rank 0's, or each rank's in turn), so that all ranks
         must request each of them.
-      once: whether making them may have side effects, as in a generator; then only one batch is
-        read ahead.
+      once: whether making them has side effects, as in a generator; then one batch is read ahead.
     """
 
     dataset: Any
@@ -156,10 +155,7 @@ def _warn_of_ordered_draws(what: str, dataset: Any) -> None:
 
 
 def drawn_in_order(dataset: Any) -> str | None:
-    """The name of the map whose draws are the reason why rank 0's samples are sent.
-
-    None if Python code is the reason, or if there is no such map.
-    """
+    """The map whose draws, and not Python code, make rank 0 send its samples; None without one."""
     made_by_python = determinism.is_made_by_python(dataset)
     return None if made_by_python else determinism.draws_in_order(dataset)
 
@@ -228,10 +224,7 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
 
 
 def _packed(dataset: Any, has_effects: bool) -> Any:
-    """The elements as vectors of bytes, read ahead unless making them may have side effects.
-
-    With side effects only feeds.py reads ahead, by one batch.
-    """
+    """The elements as vectors of bytes; read ahead here, unless making them has side effects."""
     spec = dataset.element_spec
     if has_effects:
         return batch_shard.map_on_request(dataset, lambda element: packing.pack(spec, element))
@@ -321,10 +314,7 @@ def in_turn(stream: Stream) -> Any:
 
 
 def every_nth(dataset: Any, drop_remainder: bool) -> Any:
-    """This rank's elements: element i is rank i % size's.
-
-    Each rank requests a whole turn, the next `size` elements, at a time.
-    """
+    """This rank's elements: element i is rank i % size's. Ranks request `size` elements at once."""
     spec = dataset.element_spec
 
     def mine(*window: Any) -> Any:

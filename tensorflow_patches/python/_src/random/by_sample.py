@@ -27,10 +27,8 @@ class _Keyed:
         self._draws = 0
 
     def key_and_counter(self, seeds: Any) -> tuple[Any, Any] | None:
-        """Philox's key and counter for the next draw with `seeds`.
-
-        None in code that may run several times for a sample: a loop, or a nested function.
-        """
+        """Philox's key and counter for the next draw with `seeds`; None in code that may run
+        several times for a sample: a loop, or a nested function."""
         from tensorflow.python.ops import control_flow_v2_func_graphs
 
         graph = tf.compat.v1.get_default_graph()

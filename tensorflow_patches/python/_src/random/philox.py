@@ -34,8 +34,7 @@ PHILOX, _BY_DEVICE = 1, 3  # algorithms
 def draw_rows(
     op: Any, given: dict[str, Any], shape: Any, first: Any, whole: Any, stateful: bool
 ) -> Any:
-    """This rank's draw by `op`, of `shape`: its rows begin at `first` of the `whole` rows that one
-    process draws.
+    """This rank's draw, of `shape`: rows from `first` on, of the `whole` that one process draws.
 
     None if the op is not counter-based.
 

@@ -118,7 +118,6 @@ def _read_rows(
 
 
 def _after_lines(text: bytes, number: int) -> int:
-    """The position after the first `number` lines."""
     place = 0
     for _ in range(number):
         end = text.find(b"\n", place)
