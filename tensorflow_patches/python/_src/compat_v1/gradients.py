@@ -39,7 +39,8 @@ def minimizing(minimize: Any) -> Any:
 
 
 def computed(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
-    """See hooks.gradients_computed. Unless it called minimize, the script may use single rows."""
+    """See hooks.gradients_computed. Outside of minimize the script gets the gradients, and may use
+    their single rows."""
     every_row = getattr(_local, "minimizes", None) is not optimizer or not _sums_rows(optimizer)
     return _average(optimizer, gradients, variables, every_row)
 
@@ -55,7 +56,8 @@ def _sums_rows(optimizer: Any) -> bool:
     steps = ("compute_gradients", "apply_gradients")
     if any(getattr(kind, step) is not getattr(base, step) for step in steps):
         return False
-    # Of the optimizers that handle duplicates, only this one adds them to the variable.
+    # Of the optimizers that override these, only GradientDescentOptimizer adds each row to the
+    # variable, which sums them as well.
     sums = ("_apply_sparse_duplicate_indices", "_resource_apply_sparse_duplicate_indices")
     return kind is gradient_descent.GradientDescentOptimizer or all(
         getattr(kind, method) is getattr(base, method) for method in sums
@@ -63,26 +65,26 @@ def _sums_rows(optimizer: Any) -> bool:
 
 
 def _average(optimizer: Any, gradients: Any, variables: Any, every_row: bool) -> list[Any]:
-    """The averages; None and gradients of other dtypes are left unchanged."""
+    """The averages; None and gradients that are not floating or complex are left unchanged."""
     if group.size == 1:
         return gradients
     gradients = list(gradients)
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    numbers = []
+    to_average = []
     for index, gradient in enumerate(gradients):
         if not isinstance(gradient, (tf.Tensor, tf.IndexedSlices)):
             continue
         if gradient.dtype.is_floating or gradient.dtype.is_complex:
             gradients[index], averaged = script_gradients.resolve(gradient)
             if not averaged:
-                numbers.append(
+                to_average.append(
                     (index, averaging.with_dense_shape_of(gradients[index], variables[index]))
                 )
-    names = [_name(graph, variables[index]) for index, _ in numbers]
+    names = [_name(graph, variables[index]) for index, _ in to_average]
     averages = averaging.average_all(
-        [gradient for _, gradient in numbers], names, optimizer.get_name(), every_row=every_row
+        [gradient for _, gradient in to_average], names, optimizer.get_name(), every_row=every_row
     )
-    for (index, _), result in zip(numbers, averages, strict=True):
+    for (index, _), result in zip(to_average, averages, strict=True):
         if graph is None:
             script_gradients.note_average(result)
         gradients[index] = result
@@ -128,6 +130,7 @@ def update(optimizer: Any, processor: Any, gradient: Any) -> Any:
 
 
 def _name(graph: Any, variable: Any) -> str:
+    """The name of a variable, or of another target of a gradient, in averages."""
     if not hasattr(variable, "handle") and not hasattr(variable, "_ref"):
         return "tensor" if hasattr(variable, "_numpy_internal") else str(variable.name)
     return naming.variable_trained(graph, variable)

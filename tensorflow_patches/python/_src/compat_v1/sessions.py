@@ -51,11 +51,13 @@ def session_config(graph: Any, config: Any) -> Any:
 
 
 def _identify(graph: Any, trained: set[str], line: str) -> None:
-    """Gives a graph that trains a name that is the same on all ranks.
+    """Names `graph`, if it trains, with a name that is the same on all ranks.
 
-    The name consists of what it trains, and of the line of the script that created its first
-    Session, so that a graph on one rank only does not change other names; graphs of one line are
-    numbered in order. The order of first runs does not count: with threads it may differ by rank.
+    The name consists of the variables that it trains and of the line of the script that created its
+    first Session, so that a graph that only one rank has does not change other names. Graphs of one
+    line are numbered as their Sessions are created, and not as these first run: with threads the
+    order of runs may differ by rank. Only a Session that is created before its graph trains is
+    named at its first run that trains, without a line.
     """
     if trained:
         digest = _digest(trained | {line})
@@ -81,12 +83,12 @@ def _digest(names: set[str]) -> str:
 class _Session:
     """The state of one Session."""
 
-    # By fetches: the variables that they train, of those that all ranks have; whether they train.
+    # By fetches: the variables that they train, of those that all ranks have.
     replicas: dict[frozenset[str], Any] = dataclasses.field(default_factory=dict)
-    trains: dict[frozenset[str], bool] = dataclasses.field(default_factory=dict)
+    trains: dict[frozenset[str], bool] = dataclasses.field(default_factory=dict)  # whether they do
     synchronized: set[str] = dataclasses.field(default_factory=set)
     on_all_ranks: set[str] = dataclasses.field(default_factory=set)
-    scope: str = ""
+    scope: str = ""  # docs/glossary.md; empty before the first run that trains
 
 
 def before_run(session: Any, fetches: Any) -> None:
@@ -168,7 +170,7 @@ def _trained_by(graph: Any, names: Iterable[str]) -> set[str]:
         todo.extend(op.control_inputs)
         trained.update(_trained_by_op(op))
         if naming.calls_functions(op.type) and naming.calls_training(op):
-            # A function or a loop that trains: it is unknown which of its arguments.
+            # A function or a loop that trains: it may train any of its arguments.
             trained.update(state_name(t.op) for t in op.inputs if _is_state(t))
     return trained
 
@@ -188,6 +190,7 @@ def _is_state(tensor: Any) -> bool:
 
 
 def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
+    """Gives the session a scope, and rank 0's values to its variables. Collective."""
     if not known.scope:
         graph = session.graph
         if not hasattr(graph, "_tf_mpi_identity"):  # the Session was made before the Apply ops

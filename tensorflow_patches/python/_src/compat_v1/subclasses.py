@@ -14,10 +14,11 @@ from tensorflow.mpi._src.runtime import c_api, group
 def guard_subclass(optimizer: Any) -> None:
     """Checks a class derived from tf.compat.v1.train.Optimizer. See hooks.optimizer_subclassed.
 
-    A class with its own apply_gradients may assign to variables itself. The call raises
-    NotImplementedError if it ran neither an Apply op nor the stock apply_gradients; unless all its
-    gradients are already averages, or, in eager code, it left the same variables on all ranks, as
-    an optimizer does that skips a step. TensorFlow's classes call the stock method, or skip.
+    A class with its own apply_gradients may assign to variables itself. Its call then raises
+    NotImplementedError if it has run neither an Apply op nor the stock apply_gradients. Exceptions:
+    all its gradients are already averages; or, in eager code, the variables are the same on all
+    ranks afterwards, as if the optimizer has skipped a step. TensorFlow's own classes are not
+    checked: they call the stock method, or skip the step.
     """
     original = vars(optimizer).get("apply_gradients")
     if original is None or group.size == 1 or optimizer.__module__.startswith("tensorflow."):
@@ -47,9 +48,10 @@ def _are_identical(variables: list[Any]) -> bool:
 def _no_apply_op(optimizer: Any) -> str:
     return (
         f"{type(optimizer).__name__} updated its variables without one of TensorFlow's Apply ops, "
-        "by a gradient that does not come from compute_gradients, so that it was not averaged over "
-        "ranks. Compute it with the optimizer's compute_gradients or minimize, average it with "
-        "tf.mpi.allreduce(gradient) and assign it yourself, or run with TF_MPI_ENABLE=0"
+        "and with a gradient that does not come from compute_gradients, so it was not averaged "
+        "over ranks. Compute the gradient with the optimizer's compute_gradients or minimize, or "
+        "average it with tf.mpi.allreduce(gradient) and update the variables outside of an "
+        "optimizer, or run with TF_MPI_ENABLE=0"
     )
 
 

@@ -4,8 +4,8 @@ All ranks have the same input pipeline, see the same batches, and take a slice o
 rank r of N has (B + r) // N, those after rank r - 1's (docs/decisions/072-rows-together.md says why
 a slice). selection.py avoids work for the samples of other ranks.
 
-If a batch does not divide evenly, each element becomes a `Shard`, whose weight turns the plain mean
-of the ranks' gradients into the mean over the batch's samples.
+If a batch does not divide evenly, each element becomes a `Shard` or `MaybeShard`. Its weight turns
+the plain mean of the ranks' gradients into the mean over the batch's samples.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Shard(NamedTuple):
     Attributes:
       data: has the structure of the script's batches.
       weight: a float32 scalar, (samples here) * (ranks) / (samples of the batch on all ranks).
-      first, whole: float32 tensors of shape [n, 0], which take no memory; n is the index of this
-        rank's first sample in the batch, and the number of samples of the batch on all ranks. XLA
-        knows shapes when it compiles, but not the value of a scalar.
+      first, whole: float32 tensors of shape [n, 0], which take no memory. In `first`, n is the
+        index of this rank's first sample in the batch; in `whole`, the number of samples of the
+        batch on all ranks. XLA knows shapes when it compiles, but not the value of a scalar.
     """
 
     data: Any
@@ -83,8 +83,9 @@ def first_row(rows: Any, rank: int) -> Any:
 
     Rank r has (rows + r) // size samples, so a smaller batch has no larger part.
     """
-    short = rank + rows % group.size - group.size  # how many ranks before it have an extra sample
-    return rows // group.size * rank + (short + abs(short)) // 2
+    # If positive: how many ranks before it have an extra sample.
+    extra = rank + rows % group.size - group.size
+    return rows // group.size * rank + (extra + abs(extra)) // 2
 
 
 def own_part(rows: Any) -> tuple[Any, Any]:
@@ -187,7 +188,9 @@ def count_used(dataset: Any, batches: bool, reads_ahead: bool) -> Any:
     """`dataset` for iteration: counts its samples and the time spent waiting for them.
 
     Args:
-      reads_ahead: tf.data would append a prefetch, whose thread does not count as waiting.
+      batches: whether elements may be batches; otherwise each counts as one sample.
+      reads_ahead: whether tf.data would append a prefetch. It is then put before the measurement,
+        so that only the consumer's waits count.
     """
     spec = data_of(dataset.element_spec)
     batches, is_made = batches and is_batched(spec), input_stats.is_counted(dataset)
@@ -243,7 +246,7 @@ def map_on_request(
     return _scanned(dataset, to_tensors).map(from_tensors).with_options(options)
 
 
-_scans: dict[Hashable, dict[str, Any]] = {}  # traced functions, for a few models and kinds of data
+_scans: dict[Hashable, dict[str, Any]] = {}  # the fields of scans with traced functions, by key
 _MAX_SCANS = 64
 
 
@@ -373,7 +376,7 @@ def _first_batched(spec: Any) -> Any:
 
 
 def type_without_samples(spec: Any) -> str | None:
-    """The name of a type in `spec` that does not define what its samples are; None without one."""
+    """The name of a type in `spec` that does not define its samples; None if there is none."""
     known = (tf.RaggedTensor, tf.SparseTensor, tf.experimental.Optional)
     for leaf in _leaves(spec):
         kind = getattr(leaf, "value_type", type(None))
@@ -393,7 +396,8 @@ def _known_rows(leaf: Any) -> int | None:
 def _slice(spec: Any, element: Any, first: Any, end: Any) -> Any:
     """The samples of `element` from `first` up to `end`, int64 scalars.
 
-    Leaves without samples (scalars, absent inputs) are unchanged.
+    Leaves without samples (scalars, absent inputs) are unchanged, as are those whose static length
+    differs from that of the first leaf with samples.
     """
     rows = static_rows(spec)
 

@@ -1,6 +1,7 @@
 """Digests of what a dataset is made of (tensors, functions, tables), to compare ranks.
 
-Only parts of large arrays are read. What cannot be read is left out, and so assumed to be the same.
+Only parts of large arrays are read. Content that cannot be read is left out, so a difference in it
+is not noticed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _SAMPLED = 2**16  # elements, at the beginning, in the middle and at the end of 
 _NO_CONTENT = {"_variant_tensor_attr", "_seed", "_seed2", "_num_parallel_calls"}
 _ELEMENTS = 256  # of a dataset of ragged or sparse tensors, at its beginning and its end
 _ODD = np.uint64(0x9E3779B97F4A7C15)
+# Dtypes of tables' keys and values.
 _TABLES = tuple(itertools.product(
     ("string", "int64", "int32"), ("int64", "string", "float32", "int32", "float64", "bool")
 ))  # fmt: skip
@@ -29,7 +31,7 @@ _TABLES = tuple(itertools.product(
 def of_source(source: Any) -> list[int]:
     """The digests of one transformation's eager tensors: its arrays, numbers and names."""
     tensors = list(getattr(source, "_tensors", ()))
-    if not transformations.is_prefetch(source):  # contains the buffer size
+    if not transformations.is_prefetch(source):  # its only tensor is the buffer size
         held = sorted(vars(source).items())
         tensors += [value for name, value in held if name not in _NO_CONTENT and _is_eager(value)]
     found = [digest for tensor in tensors for digest in of_tensor(tensor)]
@@ -50,6 +52,7 @@ def of_tensor(tensor: Any) -> list[int]:
 
 
 def of_array(array: Any) -> list[int]:
+    """The digests of an array's parts; of strings, their number and one digest."""
     array = np.asarray(array)
     if array.dtype != object:
         return [control_plane.digest(part) for part in _parts(array)]
@@ -139,7 +142,8 @@ def _unnumbered(name: str) -> str:
 
 
 def of_resource(handle: Any) -> list[int]:
-    """The digest of a variable's value, or of a table's keys and values, in any order."""
+    """The digest of a variable's value, or of a table's keys and values, in any order; [] for
+    other resources."""
     for data in getattr(getattr(handle, "_handle_data", None), "shape_and_type", ()):
         dtype = tf.as_dtype(data.dtype)
         return of_tensor(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
@@ -186,6 +190,7 @@ def is_writable_resource(captured: Any) -> bool:
 
 
 def _numbers(values: Any) -> Any:
+    """A table's keys or values as uint64; strings by their hashes."""
     if values.dtype == tf.string:
         values = tf.strings.to_hash_bucket_fast(values, 2**62)
     if values.dtype.is_floating:
@@ -218,5 +223,5 @@ def nodes(graph_def: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 def node_ops(graph_def: Any) -> Iterator[str]:
-    """The ops of these nodes, by name."""
+    """The names of the ops of `nodes`."""
     return (node.op for node, _ in nodes(graph_def))

@@ -58,9 +58,9 @@ def shard(dataset: Any, batched: bool | None) -> Any:
     else:
         part = _every_nth(stream)
     part._tf_mpi_part = True
-    mine = {size / group.size for size in sizes or ()}
-    even = mine and all(rows.is_integer() for rows in mine)
-    scope.note_divided({int(rows) for rows in mine} if even else None)
+    part_sizes = {size / group.size for size in sizes or ()}
+    even = part_sizes and all(rows.is_integer() for rows in part_sizes)
+    scope.note_divided({int(rows) for rows in part_sizes} if even else None)
     if sizes and not even and not collectives.called_by_script:
         listed = " and ".join(map(str, sorted(sizes)))
         log.once(
@@ -117,7 +117,7 @@ def iterated(dataset: Any) -> Any:
 
 
 def _counted(part: Any, dataset: Any) -> Any:
-    """Returns `dataset`, what is actually iterated in place of `part`.
+    """`dataset`, which is iterated in place of `part`.
 
     If this rank trains on it, its samples are counted for TF_MPI_STATS and TF_MPI_TIMELINE.
     """

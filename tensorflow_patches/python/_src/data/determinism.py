@@ -97,19 +97,19 @@ def has_effects(dataset: Any) -> bool:
     return _has_ops(dataset, lambda op: "PyFunc" in op or op.startswith(_WRITES))
 
 
-def _has_ops(dataset: Any, is_one: Callable[[str], bool]) -> bool:
-    """Whether Python yields its elements, or one of its functions has such an op."""
+def _has_ops(dataset: Any, matches: Callable[[str], bool]) -> bool:
+    """Whether Python yields its elements, or one of its functions has an op that `matches`."""
     for source in sources(dataset):
         if transformations.is_of_generator(source):
             return True
         for wrapped in source._functions():
-            if any(map(is_one, contents.node_ops(wrapped.function.graph.as_graph_def()))):
+            if any(map(matches, contents.node_ops(wrapped.function.graph.as_graph_def()))):
                 return True
     return False
 
 
 def why_not_delayed(wrapped: Any) -> str | None:
-    """Why a harmless function of tf.data cannot run later, or for fewer elements; None if it can.
+    """Why a function of tf.data cannot run later, or for fewer elements; None if it can.
 
     A function that reads a variable, or a table that may be written, would see other values.
     """
@@ -152,5 +152,6 @@ def _is_harmless(node: Any, others: dict[str, Any]) -> bool:
 
 
 def _is_seed(node: Any) -> bool:
+    """Whether a seed, made by `node`, is not 0; one that is not a constant is assumed not to be."""
     constant = node is not None and node.op == "Const"
     return not constant or bool(tf.make_ndarray(node.attr["value"].tensor))

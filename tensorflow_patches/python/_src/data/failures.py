@@ -27,7 +27,7 @@ _WORD = 8  # bytes
 _MAGIC = np.frombuffer(b"\xfftfmpi\n\xfe", np.int64)[0]  # marks a message
 _REPORTED = "_tf_mpi_reported"  # set on an error that has left its iterator
 
-_numbers = itertools.count(1)
+_numbers = itertools.count(1)  # a clock
 _live: weakref.WeakSet[Exchanges] = weakref.WeakSet()
 _sent: list[Any] = []  # messages that may never be received; the library reads their memory
 _received: dict[str, str] = {}  # classes of other ranks' errors, by the text of this rank's error
@@ -137,6 +137,7 @@ def _exchanges_of(dataset: Any) -> list[Exchanges]:
 
 
 def _end(error: BaseException, exchanges: list[Exchanges]) -> tuple[BaseException, bool]:
+    """Ends those of `exchanges` that `error` interrupts. Returns as error_to_raise."""
     from tensorflow.python.framework import errors
 
     if isinstance(error, (StopIteration, errors.OutOfRangeError)):
@@ -156,15 +157,16 @@ def _end(error: BaseException, exchanges: list[Exchanges]) -> tuple[BaseExceptio
 
 
 def _message(error: BaseException) -> Any:
+    """Bytes that describe `error`: a JSON text, padded to words; its length; _MAGIC."""
     text = json.dumps([group.rank, type(error).__name__, reasons.reason(error)]).encode()
     text += b" " * (-len(text) % _WORD)
     return np.concatenate([np.frombuffer(text, np.int64), [len(text), _MAGIC]]).view(np.uint8)
 
 
 def raise_if_failed(gathered: Any) -> Any:
-    """`gathered`, int64 or bytes of one rank; raises if it contains the error of a rank.
+    """`gathered`, int64 or bytes; raises if it contains the error of a rank.
 
-    Bytes are examined at their end: of several messages, an error may be in the middle.
+    Of bytes only the end is examined: python_batches.py finds an error between other messages.
     """
     if gathered.dtype == tf.int64:
         return passed_or_raise(tf.reduce_any(gathered == _MAGIC), gathered)

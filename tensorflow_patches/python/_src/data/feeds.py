@@ -35,7 +35,7 @@ _numbers = itertools.count(1)  # of datasets, in program order
 
 
 class Feed(NamedTuple):
-    """What Keras iterates in place of a dataset that it was given.
+    """The dataset that Keras iterates in place of the script's.
 
     Attributes:
       num_batches: its number of batches; None if unknown or infinite.
@@ -63,14 +63,14 @@ class Given(NamedTuple):
     Attributes:
       dataset: a tf.data.Dataset of batches: the same on all ranks, or with TF_MPI_SHARD=off each
         rank's own.
-      what: its name in errors.
+      what: its name in messages.
       num_batches: the number of batches in one epoch; None if unknown or infinite.
-      sizes: the possible numbers of samples of a batch, for arrays; their batch size is that of all
-        ranks together.
+      sizes: for arrays, the possible numbers of samples of a batch of all ranks together; None for
+        other data.
       once: whether it can be iterated only once.
       all_epochs: whether it contains all epochs of the call, each of num_batches.
       step: the step that will run on each batch; None if unknown.
-      made: makes batches by their number; None if batches are not made one by one.
+      made: makes batches by their index; None if Python does not make them by index.
     """
 
     dataset: Any
@@ -136,7 +136,8 @@ def shard_of(given: Given) -> Feed:
         return _in_turn(stream, label)
     element = batch_shard.element_maker(stream.sizes)
     if found is not None and found.draws_by_kernels:
-        # Elements of all calls have one structure, and so one trace.
+        # The kernels' states belong to a trace, so all calls share one (Plan.draws_by_kernels):
+        # their elements need the same structure.
         element = batch_shard.maybe_shard
     return Feed(_part(given, stream, element), num_batches)
 

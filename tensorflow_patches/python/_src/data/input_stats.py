@@ -17,7 +17,7 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.runtime import c_api, group
 
-_MADE = "_tf_mpi_made"  # attribute of a dataset whose samples are counted as produced
+_COUNTED = "_tf_mpi_counted"  # attribute of a dataset whose samples are counted as produced
 _LABEL = "input of each rank"
 _bytes_before = 0
 
@@ -37,19 +37,19 @@ def add(made: Any = 0, used: Any = 0, microseconds: Any = 0) -> None:
 
 
 def show_wait(microseconds: Any) -> None:
-    """As `add`, for the timeline: ends the wait for this batch."""
+    """Adds the wait for a batch, which ends now, to the timeline."""
     if config.get("TF_MPI_TIMELINE"):
         tf.numpy_function(lambda waited: c_api.record_input(1e-6 * waited), [microseconds], [])
 
 
 def is_counted(dataset: Any) -> bool:
     """Whether `dataset`, or one before it, already counts its samples as produced."""
-    return hasattr(dataset, _MADE) or any(map(is_counted, dataset._inputs()))
+    return hasattr(dataset, _COUNTED) or any(map(is_counted, dataset._inputs()))
 
 
 def mark_counted(dataset: Any) -> Any:
     """Declares that samples are counted already, or that another rank produces them."""
-    setattr(dataset, _MADE, True)
+    setattr(dataset, _COUNTED, True)
     return dataset
 
 

@@ -1,16 +1,17 @@
 """Makes the order of a dataset's n-th iteration a function of its seeds and n, on all ranks.
 
-A shuffle of tf.data draws a new seed for each iteration, also for those by a later repeat(). If an
-iterator is dropped before its end, the number of seeds drawn depends on how far it has read ahead:
-a race, after which ranks continue in different orders. Therefore seeds are counted here as if
-nothing had been read ahead. Where tf.data may have counted otherwise, the iterator gets its own
-dataset: the same ops again, with shuffles that continue where they should. To make it, the ops that
-create datasets are recorded as they run.
+A shuffle of tf.data draws a new seed for each iteration, including those that a later repeat()
+starts. If an iterator is dropped before its end, the number of seeds drawn depends on how far it
+has read ahead: a race, after which ranks continue in different orders. Therefore seeds are counted
+here as if nothing had been read ahead. Where tf.data may have counted otherwise, the iterator gets
+its own dataset: the same ops again, with shuffles that continue where they should. To make it, the
+ops that create datasets are recorded as they run.
 
-The input of a cache in memory is iterated until the cache is complete. A script's cache, and the
-caches of a rank's part that replace it, contain one order: that of the pass that completed one of
-them. Reading ahead may complete it or not, so the ranks agree on that when they communicate
-(streams.py). Until they do, a part keeps its pass, complete or not.
+The input of a cache in memory is iterated until the cache is complete; each iteration is a pass. A
+script's cache, and the caches that replace it in this rank's part of the data, must contain the
+same order: that of the pass that completed one of them. Reading ahead decides whether a pass that
+is cut short completes a cache, so the ranks agree on that when they communicate (streams.py).
+Until then the replacements repeat their last pass, whether it was complete or not.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-# Attributes of variant tensors: how they were made; the tensor that counts their seeds; how many
-# are drawn; whether tf.data may have counted otherwise. Of a cache: its _Cached. Of the resource
-# with its elements: the deleter.
-_MADE, _ORIGIN = "_tf_mpi_made", "_tf_mpi_origin"
-_DRAWN, _UNCERTAIN = "_tf_mpi_drawn", "_tf_mpi_uncertain"
-_CACHED, _DELETER = "_tf_mpi_cached", "_tf_mpi_deleter"
+# Attributes of datasets' variant tensors:
+_MADE = "_tf_mpi_made"  # its _Made
+_ORIGIN = "_tf_mpi_origin"  # of a replacement: the script's variant tensor, which has its counts
+_DRAWN = "_tf_mpi_drawn"  # how many seeds iterations have drawn
+_UNCERTAIN = "_tf_mpi_uncertain"  # present if tf.data may have counted otherwise
+_CACHED = "_tf_mpi_cached"  # of a cache: its _Cached
+# Attribute of the resource that holds a cache's elements: the deleter, which keeps it alive.
+_DELETER = "_tf_mpi_deleter"
 
 
 class _Made(NamedTuple):
@@ -64,8 +67,9 @@ class _Cached:
 
     Attributes:
       made: how they were made, by the identity of the resource that holds their elements.
-      drawn: how many seeds were drawn before the last pass began, by the identity of the drawer.
-      is_fixed: whether parts keep to that pass.
+      drawn: how many seeds were drawn before the last pass began, by the identity of the shuffle's
+        variant tensor in the script.
+      is_fixed: whether the replacements repeat that pass.
     """
 
     made: dict[int, _Made] = dataclasses.field(default_factory=dict)
@@ -79,7 +83,7 @@ class _Cached:
 
 
 class _Recorder:
-    """Replaces the module pywrap_tfe for the functions that run dataset ops."""
+    """Replaces the module pywrap_tfe for the functions that run dataset ops, and records these."""
 
     def __init__(self, stock: Any) -> None:
         self._stock = stock
@@ -104,14 +108,14 @@ def noting(stock: Any) -> Any:
 
 
 class _Path(NamedTuple):
-    """How often, and how far, an iterator that runs to its end reads a step before it.
+    """How often, and how far, an iterator that runs to its end reads one transformation.
 
     Attributes:
       times: how often the transformation is iterated.
       unsure: whether it may be iterated more or less often if the iterator is dropped early.
       elements: how many elements are requested; infinity: all; None: unknown.
-      cached: the cache that it fills.
-      again: whether it continues a pass that began before.
+      cached: the cache that this fills; None if it fills none.
+      again: whether this repeats the cache's last pass.
     """
 
     times: int = 1
@@ -128,7 +132,8 @@ class _Path(NamedTuple):
 
     def to_input(self, made: _Made, name: str) -> _Path:
         """The path to the input `name` of the dataset that `made` describes."""
-        if name in ("another_dataset", "other_arguments"):  # each is iterated in its turn
+        # Iterated after the input, or by the transformation's function.
+        if name in ("another_dataset", "other_arguments"):
             return _Path(self.times, True, None)
         given, elements = made.inputs, self.elements
         if made.op == "RepeatDataset":
@@ -157,6 +162,7 @@ class _Path(NamedTuple):
         return max(1, int(most)) if most < math.inf else 1
 
 
+# Ops that request one element of each input for each element.
 _ONE_BY_ONE = {
     "MapDataset", "ModelDataset", "OptionsDataset", "ParallelMapDatasetV2", "PrefetchDataset",
     "ZipDataset",
@@ -164,7 +170,7 @@ _ONE_BY_ONE = {
 
 
 def _draws(variant: Any, path: _Path, found: dict[int, tuple[Any, _Path]]) -> None:
-    """Adds the datasets before `variant` that draw seeds, and how often, to `found` by identity."""
+    """Adds `variant` and the datasets before it, if they draw seeds, to `found`, by identity."""
     made = getattr(variant, _MADE, None)
     if made is None or path.elements == 0:
         return
@@ -186,8 +192,8 @@ def _draws(variant: Any, path: _Path, found: dict[int, tuple[Any, _Path]]) -> No
 def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Path]]:
     """The datasets that draw seeds before an incomplete cache in memory; {} for other caches."""
     found: dict[int, tuple[Any, _Path]] = {}
-    i = made.inputs.get("cache")
-    if not hasattr(i, _DELETER):
+    resource = made.inputs.get("cache")
+    if not hasattr(resource, _DELETER):
         return found  # of compat.v1
     _draws(made.inputs["input_dataset"], path._replace(times=1), found)
     if not found or made.inputs["filename"].numpy():
@@ -197,7 +203,7 @@ def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Pa
         return {}
     cached = getattr(origin, _CACHED, None) or _Cached()
     setattr(origin, _CACHED, cached)
-    cached.made[id(i)] = made
+    cached.made[id(resource)] = made
     again = bool(cached.drawn) and (cached.is_complete if origin is variant else cached.is_fixed)
     cached.is_fixed = cached.is_fixed or origin is not variant
     return {
@@ -207,20 +213,20 @@ def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Pa
 
 
 def holds_a_pass(cache: Any) -> bool:
-    """Whether a script's cache, or a replacement, was filled from a dataset that draws seeds."""
+    """Whether a script's cache, or a replacement, contains a pass of a dataset that draws seeds."""
     cached = getattr(cache._variant_tensor, _CACHED, None)
     return cached is not None and cached.is_complete
 
 
 def fix_pass(cache: Any, is_fixed: bool) -> None:
-    """Sets whether a cache keeps its pass, as the ranks have agreed."""
+    """Sets whether the replacements of a script's cache repeat its last pass; the ranks agree."""
     cached = getattr(cache._variant_tensor, _CACHED, None)
     if cached is not None:
         cached.is_fixed = is_fixed
 
 
 def is_complete(cache: Any) -> bool:
-    """Whether a dataset, a cache in memory, is complete."""
+    """Whether `cache`, a dataset that is a cache in memory, is complete."""
     made = getattr(cache._variant_tensor, _MADE, None)
     return made is not None and hasattr(made.inputs["cache"], _DELETER) and _is_complete(made)
 
@@ -248,20 +254,19 @@ def _is_complete(made: _Made) -> bool:
 
 
 def holding(dummy: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps gen_dataset_ops.dummy_memory_cache, to know the resource of a cache's elements."""
+    """Wraps gen_dataset_ops.dummy_memory_cache: holds each eager cache by a resource of its own."""
 
     def made(*args: Any, **kwargs: Any) -> Any:
         if not tf.executing_eagerly():
             return dummy(*args, **kwargs)
-        i, deleter = tf.raw_ops.AnonymousMemoryCache()
-        setattr(i, _DELETER, deleter)
-        return i
+        resource, deleter = tf.raw_ops.AnonymousMemoryCache()
+        setattr(resource, _DELETER, deleter)
+        return resource
 
     return made
 
 
 def _request_first(dataset: Any) -> None:
-    """Requests its first element."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
@@ -275,12 +280,13 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 def times_drawn(dataset: Any) -> int:
-    """How many seeds earlier iterations of it, also by other datasets, have drawn."""
+    """How many seeds earlier iterations of `dataset`, also as part of others, have drawn."""
     return int(getattr(dataset._variant_tensor, _DRAWN, 0))
 
 
 def register_replacement(made: Any, dataset: Any) -> None:
-    """Declares that `made` replaces `dataset`, a shuffle, and continues its sequence of seeds."""
+    """Declares that `made` replaces `dataset`: a shuffle, whose sequence of seeds it continues, or
+    a cache in memory, whose order it must contain."""
     origin = getattr(dataset._variant_tensor, _ORIGIN, dataset._variant_tensor)
     setattr(made._variant_tensor, _ORIGIN, origin)
     setattr(origin, _UNCERTAIN, True)
@@ -354,9 +360,11 @@ def _draw(seed: Any, seed2: Any, generator: Any, times: int) -> None:
 
 
 def _rebuilt(variant: Any, replacements: dict[int, Any]) -> Any:
-    """A variant tensor's dataset, rebuilt with the replacements, to which it adds what it rebuilds.
+    """The variant tensor of the same dataset with `replacements`; `variant` itself without any.
 
-    By identity of variant tensors: a rebuilt tensor, or how to make it anew.
+    Args:
+      replacements: by identity of a variant tensor, how to make it anew, or the tensor that
+        replaces it. Receives the tensors that are made here.
     """
     from tensorflow.python import pywrap_tfe
     from tensorflow.python.eager import context
@@ -383,7 +391,7 @@ def _rebuilt(variant: Any, replacements: dict[int, Any]) -> Any:
 
 
 def _as_dataset(dataset: Any, variant: Any, held: list[Any]) -> Any:
-    """`variant` as a dataset like `dataset`, kept alive because `variant` calls its functions."""
+    """`variant` as a dataset like `dataset`. Keeps `dataset` (its functions) and `held` alive."""
     from tensorflow.python.data.ops import dataset_ops
 
     made = dataset_ops._VariantDataset(variant, dataset.element_spec)

@@ -1,9 +1,9 @@
 """Makes small CPU functions of tf.data start fast.
 
 TensorFlow instantiates the functions of a dataset with each iterator, as multi-device functions:
-Grappler and the placer process each graph, for 2 ms. Two to five such functions are most of the
-cost of fit, evaluate or predict on small arrays. Functions that only count, slice and gather do not
-need it; an attribute declares them as single-device functions (FunctionMetadata::Create in
+Grappler and the placer process each graph, which takes 2 ms. Two to five such functions are most of
+the cost of fit, evaluate or predict on small arrays. Functions that only count, slice and gather do
+not need this; an attribute declares them as single-device functions (FunctionMetadata::Create in
 tensorflow/core/data/captured_function.cc).
 
 Functions of the script are left alone.
@@ -22,6 +22,8 @@ _making = threading.local()
 
 
 class _Attributes(dict[str, Any]):
+    """Drops the attribute by which tf.data's optimizers would change the function, and fail."""
+
     def update(self, *args: Any, **kwargs: Any) -> None:
         super().update(*args, **kwargs)
         self.pop("_tf_data_function", None)

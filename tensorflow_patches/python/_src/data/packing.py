@@ -1,9 +1,9 @@
-"""Elements of datasets as bytes, made by TensorFlow ops, to send rank 0's to all ranks.
+"""Elements of datasets as bytes, made by TensorFlow ops, to send them to other ranks.
 
 Layout: a block whose first byte is not END and whose second word is the total number of bytes. Then
-for each tensor an int64 vector [dimensions, their sizes..., number of bytes], for strings the
-length of each, and the bytes. Each of these begins at a multiple of BLOCK, so that slices of
-TensorFlow share memory. An absent optional input takes no space.
+for each tensor an int64 vector [number of dimensions, their sizes..., number of bytes, for strings
+the length of each], and the bytes. Vectors and bytes begin at a multiple of BLOCK, so that slices
+of TensorFlow share memory. Optional values are not sent: Keras treats them as absent.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def pack(spec: Any, element: Any) -> Any:
     for part in _components(spec, element):
         data, lengths = _bytes(part)
         words = [[tf.rank(part, name="dimensions")], tf.shape(part), [tf.size(data)]]
-        header = tf.concat([tf.cast(word, tf.int64) for word in words] + [lengths], 0)
-        words = tf.reshape(tf.bitcast(header, tf.uint8), [-1])
-        parts += [words, _filling(words), data, _filling(data)]
+        vector = tf.concat([tf.cast(word, tf.int64) for word in words] + [lengths], 0)
+        header = tf.reshape(tf.bitcast(vector, tf.uint8), [-1])
+        parts += [header, _filling(header), data, _filling(data)]
     return message(1, parts)
 
 
 def message(first: int, parts: list[Any]) -> Any:
-    """Bytes that begin with a block whose first byte is `first`."""
+    """A block whose first word is `first`, followed by `parts`, byte vectors."""
     size = tf.add_n([tf.constant(BLOCK), *map(tf.size, parts)])
     words = [[first], tf.reshape(tf.cast(size, tf.int64), [1]), [0] * (BLOCK // _WORD - 2)]
     block = tf.concat([tf.cast(word, tf.int64) for word in words], 0)
@@ -78,7 +78,7 @@ def message(first: int, parts: list[Any]) -> Any:
 
 
 def read_header(data: Any, offset: Any) -> tuple[Any, Any]:
-    """The first byte and the end of the message at `offset`, an int64."""
+    """The first word and the end of the message at `offset`, an int64."""
     words, _ = _words(data, offset, 2)
     return words[0], offset + words[1]
 
@@ -92,7 +92,7 @@ def _next_block(offset: Any) -> Any:
 
 
 def _components(spec: Any, element: Any) -> list[Any]:
-    """The dense tensors of an element, or of its spec; an absent optional has none."""
+    """The dense tensors of an element, or of its spec, without optional values."""
     pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(element))
     present = [part for leaf, part in pairs if not isinstance(leaf, tf.OptionalSpec)]
     return list(tf.nest.flatten(present, expand_composites=True))

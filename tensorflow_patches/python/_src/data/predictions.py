@@ -32,7 +32,8 @@ class Prediction:
     def __init__(self) -> None:
         self.number = next(_numbers)
         self.expects_data = True  # its dataset does not exist yet
-        self.sizes: list[int] | None = None  # the number of samples of each batch, on all ranks
+        # The number of samples of each batch, on all ranks; None: this rank predicts all samples.
+        self.sizes: list[int] | None = None
         self.elements = 0  # a digest of elements that could not be compared in advance
         self.callback_reads_batches = False  # a callback on this rank may read single outputs
 
@@ -41,15 +42,16 @@ class Prediction:
 
         If so, every rank predicts whole batches: the ranks' outputs are gathered only at the end.
         """
-        shown = control_plane.any_rank(f"{label}: read by a callback?", self.callback_reads_batches)
-        if shown:
+        read = control_plane.any_rank(f"{label}: read by a callback?", self.callback_reads_batches)
+        if read:
             log.once(
                 "predict: a callback has on_predict_batch_end, which receives the outputs of a "
-                "batch, so every rank predicts all samples, at one process's speed. predict() "
-                "returns the same outputs, and the ranks share the work if no callback needs them",
+                "batch, so every rank predicts all samples, at one process's speed. To share the "
+                "work, use the outputs that predict() returns, which are the same, and no such "
+                "callback",
                 key="predict shows batches",
             )
-        return shown
+        return read
 
     def note_elements(self, dataset: Any) -> Any:
         """`dataset`, whose elements are added to the digest as they are produced."""
@@ -68,7 +70,7 @@ class Prediction:
                     lambda part: tf.identity(part) if tf.is_tensor(part) else part, element
                 )
 
-        # All elements, in their order.
+        # One after another: the digest depends on the order of the elements.
         return batch_shard.map_on_request(dataset, noted)
 
     def record(self, dataset: Any, as_shards: bool) -> Any:
@@ -95,8 +97,8 @@ class Prediction:
         return batch_shard.map_on_request(numbered, plain, ("predict", as_shards))
 
 
-# By number. Until the process exits, TensorFlow keeps every Python function that a graph calls, so
-# one function serves all calls of predict and refers to none of them.
+# The divided calls of predict, by number. Until the process exits, TensorFlow keeps every Python
+# function that a graph calls, so one function serves all calls and refers to none of them.
 _under_way: weakref.WeakValueDictionary[int, Prediction] = weakref.WeakValueDictionary()
 
 
@@ -107,7 +109,7 @@ def _note_rows(number: Any, rows: Any) -> None:
 
 
 class _Calls(threading.local):
-    """The calls of predict that run on this thread, the innermost last."""
+    """The calls of predict that run on this thread, the innermost last; None: an undivided one."""
 
     def __init__(self) -> None:
         self.stack: list[Prediction | None] = []
@@ -197,12 +199,12 @@ def _gather(call: Prediction, outputs: Any) -> Any:
             key="predict once more",
         )
         return None
-    counting = np.repeat(mine > 0, given)
+    is_own = np.repeat(mine > 0, given)  # false for stand-ins
     batches = np.concatenate([np.repeat(np.arange(len(sizes)), theirs) for theirs in rows])
     order = np.argsort(batches, kind="stable")
     whole = []
     for number, leaf in enumerate(leaves):
-        parts = collectives.run("allgather", leaf[counting], f"{label} output {number}")
+        parts = collectives.run("allgather", leaf[is_own], f"{label} output {number}")
         whole.append(parts[order])
     return tf.nest.pack_sequence_as(outputs, whole)
 

@@ -33,7 +33,8 @@ from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.random import entropy, generators, host, own_rows
 from tensorflow.mpi._src.runtime import group, log
 
-_NOTHING, _BATCH = 0, 1  # the kinds of message in a turn
+# The first words of a turn's messages (packing.py); that of an error (failures.py) is larger.
+_NOTHING, _BATCH = 0, 1
 _COMPARED = 1000  # elements of a list, at its beginning and at its end
 _ENDLESS = -1
 # Of attributes of classes and of global variables, only these are compared.
@@ -41,14 +42,15 @@ _STATE = (int, float, list, dict, set, np.ndarray, Iterator)
 
 
 class Watched:
-    """A PyDataset while Keras reads its first batches: records what making a batch changes."""
+    """Wraps a PyDataset while Keras reads its first batches; records changes made by a batch."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         self.digests: list[list[int]] = []  # of the batches
-        self.changed: list[str] = []  # what the last call changed, for users
-        self.drawn: list[Any] = []  # generators that it has drawn from
-        self.draws = 0  # draws by TensorFlow's random ops
+        # Of the last batch:
+        self.changed: list[str] = []  # descriptions of the state that it changed, for messages
+        self.drawn: list[Any] = []  # the generators that it drew from
+        self.draws = 0  # the number of draws by TensorFlow's random ops
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.dataset, name)
@@ -60,7 +62,7 @@ class Watched:
         draws = own_rows.draws_made()
         batch = self.dataset[index]
         self.draws = own_rows.draws_made() - draws
-        # A new attribute is made at its first use, like an opened file.
+        # An object in place of None or nothing, such as an opened file, does not count.
         self.changed = [
             name
             for name, value in _snapshot(self.dataset).items()
@@ -78,17 +80,17 @@ class Watched:
 
 
 class Batches:
-    """How batches are made by Python code of the script, on this rank.
+    """Makes batches by the script's Python code, on this rank.
 
     Attributes:
       dataset: batch i is dataset[i].
       watched: what was observed when it made some batches.
       standardize: converts what the script returns to what Keras expects.
       length: returns the number of batches; None for an infinite dataset.
-      order: returns the order in which the framework shuffles so many batches in its next epoch.
-      workers, processes, ahead: how many threads or processes make batches, and how many batches
-        are made ahead.
-      pool: makes a pool of workers; its argument: whether these are processes, not threads.
+      order: for a number of batches, returns the order in which Keras's next epoch uses them.
+      workers, processes: how many threads, or processes if `processes`, make batches.
+      ahead: how many batches they make ahead.
+      pool: returns the class of a pool of workers; its argument: whether these are processes.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Batches:
         self._pooled = workers > 1 or (workers > 0 and processes)
         self._ahead, self._pool = max(ahead, 1), pool
         self._iterations = 0
-        self.shared = False  # each rank makes its share
+        self.shared = False  # whether each rank makes its share of the batches
 
     def why_not(self) -> str | None:
         """Why the ranks must not make different batches, for users; None if they may."""
@@ -129,6 +131,7 @@ class Batches:
         from tensorflow.python.eager import context
 
         seeded = [one for one in watched.drawn if not generators.is_unseeded(one)]
+        # Keras takes seeds for TensorFlow's ops from Python's random.
         if watched.draws and (host.has_seeded("python") or context.global_seed() is not None):
             seeded.append(tf.random)
         if seeded:
@@ -139,7 +142,7 @@ class Batches:
         return None
 
     def description(self) -> list[Any]:
-        """What must be the same on all ranks: the data, and what shuffles them."""
+        """Values that must be equal on all ranks: the length, and digests of batches and state."""
         length = self._length()
         return [_ENDLESS if length is None else length, self._watched.digests, self._digest()]
 
@@ -151,26 +154,26 @@ class Batches:
     # An iteration
 
     def begin(self) -> Any:
-        """What this rank sends to start an iteration: a digest; on rank 0, before that, a seed, the
-        length and the order."""
+        """This rank's values for the start of an iteration: [digest]; on rank 0 [seed, length,
+        *order, digest]."""
         self._iterations += 1
         length, digest = self._length(), self._digest()
         seed = zlib.crc32(f"{digest} {self._iterations}".encode())
-        order = [] if length is None else self._order(length)
+        order = [] if length is None else self._order(length)  # advances random on every rank
         if group.rank != 0:
             return np.array([digest], np.int64)
         return np.array([seed, _ENDLESS if length is None else length, *order, digest], np.int64)
 
     def turns(self, begun: Any) -> Iterator[Any]:
-        """(whether there is a batch, the batch) of this rank, for each turn of an iteration.
+        """Yields, for each turn of an iteration, (whether this rank has a batch, the batch).
 
         An error is raised after a turn without a batch, so that all ranks get the batches before
-        it. The others receive it in the next turn (failures.py).
+        it. The other ranks receive the error in the next turn (failures.py).
 
         Args:
           begun: the results of all ranks' `begin`, concatenated.
         """
-        self._starts.end(None)
+        self._starts.end(None)  # all ranks have exchanged what `begin` returned
         seed, length, digests = int(begun[0]), int(begun[1]), begun[-group.size :]
         order = begun[2 : -group.size]
         makers = group.size if len(set(digests.tolist())) == 1 else 1
@@ -201,7 +204,7 @@ class Batches:
             yield False, nothing
 
     def _make(self, positions: Iterator[tuple[int, int]]) -> Iterator[Any]:
-        """The batches of (index, seed)."""
+        """Makes the batches of `positions`, each (index, seed), in this order."""
         drawn = self._watched.drawn
         if not self._pooled:
             for position in positions:
@@ -226,7 +229,7 @@ class Batches:
                 if not waiting:
                     return
                 batch = waiting.popleft().get()
-                if not waiting and not self._processes:  # threads have seeded them
+                if not waiting and not self._processes:  # worker threads have reseeded them
                     for generator, state in zip(drawn, states):
                         generators.put(generator, state)
                 yield batch
@@ -244,12 +247,12 @@ class Batches:
             mine = tf.ensure_shape(tf.numpy_function(self.begin, [], tf.int64), [None])
             return streams.gather(mine, element[0])
 
-        def message(is_one: Any, batch: Any) -> Any:
+        def message(has_batch: Any, batch: Any) -> Any:
             if input_stats.on():
                 rows = batch_shard.num_rows(spec, batch)
-                input_stats.add(made=tf.where(is_one, rows, 0))
+                input_stats.add(made=tf.where(has_batch, rows, 0))
             return tf.cond(
-                is_one, lambda: packing.pack(spec, batch), lambda: packing.message(_NOTHING, [])
+                has_batch, lambda: packing.pack(spec, batch), lambda: packing.message(_NOTHING, [])
             )
 
         def own(begun: Any) -> Any:
@@ -285,14 +288,14 @@ class Batches:
             )
 
         self._starts = failures.Exchanges(f"{label} begins")
-        once = self._starts.name(tf.data.Dataset.from_tensors(0), np.int64)
-        mine = input_stats.mark_counted(batch_shard.map_on_request(once, begin).flat_map(own))
+        start = self._starts.name(tf.data.Dataset.from_tensors(0), np.int64)
+        mine = input_stats.mark_counted(batch_shard.map_on_request(start, begin).flat_map(own))
         turns = batch_shard.map_on_request(streams.named(mine, label), checked)
         return turns.flat_map(batches)
 
 
 def dataset_of_all(batches: Batches, spec: Any, label: str) -> Any:
-    """A dataset of which each rank makes its share; None if that is impossible. Collective."""
+    """A dataset of all batches; each rank makes its share. None if it may not. Collective."""
     why = batches.why_not()
     if any(isinstance(leaf, tf.OptionalSpec) for leaf in tf.nest.flatten(spec)):
         why = "yields absent values"
@@ -314,7 +317,8 @@ def _name(dataset: Any) -> str:
     return f"{type(dataset).__name__}.__getitem__"
 
 
-_of_worker: tuple[Any, list[Any]] = (None, [])  # in a process that makes batches
+# In a process that makes batches: the dataset, and the generators that it draws from.
+_of_worker: tuple[Any, list[Any]] = (None, [])
 
 
 def _begin_worker(*given: Any) -> None:
@@ -326,7 +330,7 @@ def _make_in_worker(index: int, seed: int) -> Any:
 
 
 def _make_batch(dataset: Any, drawn: list[Any], index: int, seed: int) -> Any:
-    """Batch `index`, with random generators seeded by its position in the epoch."""
+    """Batch `index`; the generators in `drawn` are reseeded by `seed`, and left so."""
     for number, generator in enumerate(drawn):
         generators.reseed(generator, seed + (number << 32))
     with entropy.drawing_for(f"batch {seed}"):
@@ -334,7 +338,7 @@ def _make_batch(dataset: Any, drawn: list[Any], index: int, seed: int) -> Any:
 
 
 def _snapshot(dataset: Any) -> dict[str, Any]:
-    """A snapshot of what may keep state between batches, to detect changes.
+    """State that may differ between batches, by description, to detect changes.
 
     That is its attributes, those of its classes, and global variables that `__getitem__` names.
     """
@@ -357,7 +361,7 @@ def _attribute(name: str) -> str:
 
 
 def _content(value: Any) -> Any:
-    """Values, sizes, positions, or identities."""
+    """What is compared of `value`: itself, its size, a file's position, or its identity."""
     if value is None or isinstance(value, (bool, int, float, str, bytes, np.generic)):
         return value
     if isinstance(value, np.ndarray):
@@ -377,17 +381,17 @@ def _content(value: Any) -> Any:
 
 
 class _Object(tuple[Any, ...]):
-    """The identity of an object, and the numbers in it."""
+    """The identity of an object, with a file's position or the numbers in it."""
 
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, (bool, int, float, str, bytes, np.number))
 
 
-def _numbers_in(dataset: Any) -> list[Any]:
-    """Its numbers and those of its attributes, which are the same on ranks with the same data."""
+def _numbers_in(owner: Any) -> list[Any]:
+    """Numbers in its attributes, which are the same on ranks with the same data."""
     found: list[Any] = []
-    for value in generators.values_in(dataset):
+    for value in generators.values_in(owner):
         if isinstance(value, (bool, int, float, np.number)):
             found.append(value)
         elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":

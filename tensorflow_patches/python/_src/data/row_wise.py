@@ -17,7 +17,7 @@ from tensorflow.mpi._src.global_batch.sizes import ONE
 def function(dataset: Any) -> Any:
     """The function of `dataset`, a map of batches, for any number of rows.
 
-    A str with the reason if it cannot be applied to some of the rows.
+    If it cannot be applied to some of the rows, a str with the reason, for users.
     """
     wrapped = dataset._map_func
     why = determinism.why_not_delayed(wrapped)
@@ -63,6 +63,7 @@ def _of_any_rows(wrapped: Any, spec: Any) -> Any:
 
 
 def _why_mixed(wrapped: Any) -> str | None:
+    """Why a function does not treat each row separately, for users; None if it does."""
     graph = wrapped.function.graph
     if "Assert" in contents.node_ops(graph.as_graph_def()):
         return "checks a whole batch (Assert)"

@@ -2,10 +2,10 @@
 
 A rank takes its part of each batch (batch_shard.py), so it needs to decode, resize or parse only
 those samples. The pipeline is rebuilt from the script's Dataset objects: from its end back to where
-elements are batched, and from there back over maps of pure functions, up to a transformation that
-does not keep the order and number of elements. There this rank's undecoded elements of each batch
-are selected, and the maps are applied to them. Training uses the same samples as before. See
-docs/decisions/076-selection.md.
+elements are batched, and from there back over maps of pure functions and over transformations that
+do not look at elements, such as shuffle and repeat. The rebuilt pipeline leaves these maps out,
+selects this rank's undecoded elements of each batch, and applies the maps to them. Each rank gets
+the same samples as without the selection. See docs/decisions/076-selection.md.
 
     source > shuffle > map decode > batch 64 > prefetch     becomes, on each of two ranks,
     source > shuffle > [32 of each 64] > map decode > batch 32 > prefetch
@@ -98,7 +98,8 @@ def shard_batches(stream: streams.Stream, element: Callable[[Any, Any, Any, Any]
 def every_nth(dataset: Any, batches: bool) -> Any:
     """dataset.shard(size, rank), with the maps at its end applied to this rank's elements only.
 
-    batches: the elements are batches, whose samples are counted.
+    Args:
+      batches: whether the elements are batches, whose samples are counted.
     """
     delayed = _delayed(dataset, Found([], []))
     if not delayed.steps:
@@ -235,7 +236,7 @@ def _own_elements(dataset: Any, size: int, drops: bool) -> Any:
     return own.map(lambda tag, held: (tag, optional_ops._OptionalImpl(held, spec).get_value()))
 
 
-# From where batches are made back to a transformation that changes the number of elements.
+# From where batches are made back to a transformation that depends on the mapped elements.
 
 
 def _delayed(dataset: Any, found: Found) -> Delayed:
@@ -316,7 +317,7 @@ def _cached_rows(cache: Any, found: Found) -> Any:
 def _delayed_cache(cache: Any, found: Found) -> Delayed:
     """The undecoded samples with indices, and a step that keeps what it has decoded in a table.
 
-    A shuffle that follows the cache decides which samples a rank has in an epoch.
+    A rank's rows cannot be cached: a shuffle after the cache gives a rank other samples each epoch.
     """
     delayed = _replacement_of(cache, found, _numbered)
     if delayed is None:

@@ -1,11 +1,12 @@
 """Streams of batches over all ranks: rank 0's for all, or each rank's own, in lockstep.
 
 - If the ranks' pipelines would give different batches (unseeded shuffles, random augmentation,
-  Python generators), only rank 0's dataset is iterated, and its batches are broadcast.
+  Python generators), all ranks get those of rank 0's dataset. Other ranks iterate their own only
+  if that may have side effects, as in a generator.
 - If each rank has its own batches (the script divides the data, or a batch per rank), the ranks
   exchange their numbers of samples before each batch.
 
-The ranks communicate when a batch is requested, never ahead of that.
+An exchange takes place when its batch is requested; only its input is read ahead.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tensorflow.mpi._src.data import (
 from tensorflow.mpi._src.messaging import control_plane, graph_collectives
 from tensorflow.mpi._src.runtime import group, log
 
-_ENDED = -1
+_ENDED = -1  # in place of a number of samples
 _AHEAD = 2  # elements
 _RANK_0_ENDED = "rank 0, which sends these data, ended before it had sent all of them"
 
@@ -40,8 +41,9 @@ class Stream(NamedTuple):
       dataset: a tf.data.Dataset.
       length: "endless", a number of batches, or None if unknown.
       sizes: the possible numbers of samples of a batch, sorted; None if unknown.
-      fed: whether they come from rank 0, so that all ranks must request each of them.
-      once: whether Python makes them, as in a generator; then only one batch is read ahead.
+      fed: whether the ranks exchange them (rank 0's, or each rank's in turn), so that all ranks
+        must request each of them.
+      once: whether making them has side effects, as in a generator; then one batch is read ahead.
     """
 
     dataset: Any
@@ -52,18 +54,18 @@ class Stream(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a rank tells the others about its stream.
+    """A rank's description of its stream, for the other ranks.
 
     Attributes:
       length, sizes: see Stream.
-      description: of the pipeline; None if it may yield other elements on each rank.
+      description: of the pipeline, or of its arrays; None if its elements may differ by rank.
       spec: of the elements, encoded.
       full_caches: for each cache of the pipeline, whether it contains a whole pass.
     """
 
     length: Any
     sizes: list[int] | None
-    description: str | None
+    description: list[Any] | None
     spec: str
     full_caches: list[bool]
 
@@ -83,7 +85,7 @@ class Comparison(NamedTuple):
 
 
 def compare(stream: Stream, label: str, arrays: bool = False) -> Comparison:
-    """Collective. The arguments: see same_everywhere."""
+    """Compares the ranks' streams. Collective. Arguments as for same_everywhere."""
     dataset = stream.dataset
     description = determinism.digests(dataset) if arrays else determinism.description(dataset)
     spec = packing.encode_spec(dataset.element_spec)
@@ -105,11 +107,11 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
     Args:
       stream: this rank's.
       label: the name of the exchange.
-      what: its name in errors.
+      what: the name of the data in messages.
       arrays: whether it is made from arrays, in an order that is the same on all ranks.
 
     Raises:
-      ValueError: the ranks have different amounts of data of the same kind.
+      ValueError: the ranks have arrays, or equal pipelines, but different amounts of data.
     """
     headers, same, differ = compare(stream, label, arrays)
     amounts = [(header.length, header.sizes) for header in headers]
@@ -123,7 +125,8 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
         _warn_of_ordered_draws(what, stream.dataset)
     length, sizes = amounts[0]
     fed = _from_rank_0(stream.dataset, label, what, headers[0].spec)
-    # One process reads a batch ahead from a generator; it is lost for code that continues with it.
+    # As in one process, feeds.py reads only one batch ahead from a generator: code that continues
+    # the generator later does not get what was read ahead.
     once = stream.once or determinism.has_effects(stream.dataset)
     return Stream(fed, length, sizes, fed=True, once=once)
 
@@ -152,7 +155,7 @@ def _warn_of_ordered_draws(what: str, dataset: Any) -> None:
 
 
 def drawn_in_order(dataset: Any) -> str | None:
-    """The map whose draws, and not Python code, are why rank 0's samples are sent; None if none."""
+    """The map whose draws, and not Python code, make rank 0 send its samples; None without one."""
     made_by_python = determinism.is_made_by_python(dataset)
     return None if made_by_python else determinism.draws_in_order(dataset)
 
@@ -168,8 +171,8 @@ def _check_amounts(what: str, amounts: list[Any]) -> None:
             )
 
 
-def _amount(described: Any) -> str:
-    length, sizes = described
+def _amount(amount: Any) -> str:
+    length, sizes = amount
     number = "an unknown number of" if length is None else str(length)
     of_sizes = f" of {' or '.join(map(str, sizes))} samples" if sizes else ""
     return f"{number} batches{of_sizes}"
@@ -179,14 +182,14 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
     """Rank 0's elements, on all ranks.
 
     If functions with side effects make them, every rank runs its own functions equally often, so
-    that what a script records while it yields is recorded on all ranks.
+    that the script's side effects occur on all ranks.
     """
     spec = packing.decode_spec(spec_of_rank_0, dataset.element_spec)
     packed = tf.data.Dataset.from_tensors(tf.constant([packing.END], tf.uint8)).repeat()
     input_stats.mark_counted(packed)
     has_effects = determinism.has_effects(dataset)
-    asks = group.rank == 0 or has_effects
-    if asks:
+    iterates_own = group.rank == 0 or has_effects
+    if iterates_own:
         mine = _packed(
             batch_shard.count_produced(dataset, batch_shard.is_batched(spec)), has_effects
         )
@@ -208,7 +211,7 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
         not_ended = tf.debugging.assert_greater(tf.size(from_rank_0), 0, f"{what}: {_RANK_0_ENDED}")
         with tf.control_dependencies([not_ended]):
             from_rank_0 = tf.identity(from_rank_0)
-        if asks:
+        if iterates_own:
             noted = tf.numpy_function(_note_other_elements(what), [packed, from_rank_0], tf.bool)
             with tf.control_dependencies([noted]):
                 return tf.identity(from_rank_0)
@@ -221,11 +224,7 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
 
 
 def _packed(dataset: Any, has_effects: bool) -> Any:
-    """Elements as vectors; read ahead here, unless Python functions of the script make them.
-
-    An element that a generator yields too early is lost for code that continues with it, so
-    feeds.py reads only one batch ahead of these.
-    """
+    """The elements as vectors of bytes; read ahead here, unless making them has side effects."""
     spec = dataset.element_spec
     if has_effects:
         return batch_shard.map_on_request(dataset, lambda element: packing.pack(spec, element))
@@ -234,13 +233,16 @@ def _packed(dataset: Any, has_effects: bool) -> Any:
 
 
 def _note_other_elements(what: str) -> Any:
+    """A function that compares a packed element with rank 0's, and reports a difference."""
+
     def note(mine: Any, rank_0s: Any) -> bool:
         same = np.array_equal(mine, rank_0s)
         if not same and rank_0s.size:
             log.once(
                 f"{what}: this rank's Python code yields different data than rank 0's. All ranks "
-                "use rank 0's data, so what the script records while it yields does not match it. "
-                "Use a seed, or draw from random or numpy on the thread that calls fit",
+                "use rank 0's data, so values that the script records while it yields do not match "
+                "them. Seed its random numbers, or draw from random or numpy on the thread that "
+                "calls fit",
                 key="other elements",
                 every_rank=True,
             )
@@ -269,10 +271,12 @@ def agree(dataset: Any, label: str) -> Any:
         by_rank = tf.ensure_shape(gather(counted.rows[None], name), [group.size])
         rows = tf.maximum(by_rank, 0)
         whole, own = tf.reduce_sum(rows), batch_shard.num_rows(spec.data, counted.data)
-        first = tf.minimum(tf.reduce_sum(rows[: group.rank]), whole - own)  # of a stand-in, too
+        # For a stand-in, too, `first` is the index of a sample.
+        first = tf.minimum(tf.reduce_sum(rows[: group.rank]), whole - own)
         shard = batch_shard.maybe_shard(counted.data, rows[group.rank], whole, tf.maximum(first, 0))
         if config.get("TF_MPI_SHARD") == "off":
-            # No static size: XLA would compile a step for each combination of the ranks' sizes.
+            # No step uses `first` and `whole` then, and XLA would compile a step for each
+            # combination of the ranks' sizes.
             shard = shard._replace(
                 first=batch_shard.empty_of_length(0), whole=batch_shard.empty_of_length(own)
             )
@@ -302,7 +306,7 @@ def as_whole(dataset: Any) -> Any:
 
 
 def in_turn(stream: Stream) -> Any:
-    """Batch i belongs to rank i % size, of a stream that is the same on all ranks."""
+    """This rank's batches of a stream that is the same on all ranks: batch i is rank i % size's."""
     if not stream.fed:
         return batch_shard.count_produced(stream.dataset).shard(group.size, group.rank)
     # All ranks must request all batches of a turn before any of them trains on its own.
@@ -310,7 +314,7 @@ def in_turn(stream: Stream) -> Any:
 
 
 def every_nth(dataset: Any, drop_remainder: bool) -> Any:
-    """Element i belongs to rank i % size; each rank requests a whole turn at a time."""
+    """This rank's elements: element i is rank i % size's. Ranks request `size` elements at once."""
     spec = dataset.element_spec
 
     def mine(*window: Any) -> Any:
@@ -331,7 +335,7 @@ def gather(vector: Any, name: Any) -> Any:
 
 
 def fill_epochs(dataset: Any, num_batches: int, steps: int) -> Any:
-    """Lengthens each epoch of `num_batches` Counted elements to `steps`, which may be more."""
+    """Appends stand-ins to each epoch of `num_batches` Counted elements, up to `steps` of them."""
     spec = dataset.element_spec
     missing = steps - num_batches
 

@@ -1,7 +1,6 @@
-"""TensorFlow's dataset classes, of TensorFlow 2.16 to 2.21.
+"""TensorFlow's dataset classes, of TensorFlow 2.16 to 2.22.
 
-No other module tests for the class of a dataset, or constructs one by class. A class that is not
-listed here is assumed to pass on the elements of its inputs one by one.
+No other module tests for these classes, or constructs one of them.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ _PADDED_BATCH = {f"{_OPS}padded_batch_op": ("_PaddedBatchDataset",)}
 _ZIP = {f"{_OPS}zip_op": ("_ZipDataset",)}
 _SHUFFLE = {f"{_OPS}shuffle_op": ("_ShuffleDataset",)}
 _OPTIONS = {f"{_OPS}dataset_ops": ("_OptionsDataset",)}
+# Transformations with a count.
 _COUNTED = {f"{_OPS}{name}_op": (f"_{name.title()}Dataset",) for name in ("repeat", "skip", "take")}
 _SHARD = {f"{_OPS}shard_op": ("_ShardDataset",)}
 _CACHE = {f"{_OPS}cache_op": ("CacheDataset",)}
@@ -65,7 +65,10 @@ def is_tensorflows(dataset: Any) -> bool:
 
 
 def has_batches(dataset: Any) -> bool:
-    """Whether its elements are batches, made by it or by a dataset before it."""
+    """Whether its elements are batches, made by it or by a dataset before it.
+
+    A class that is not listed above is assumed to pass on the elements of its inputs.
+    """
     if _is(dataset, _TAKE_APART):
         return False
     return _is(dataset, _MAKE_BATCHES) or any(map(has_batches, dataset._inputs()))
@@ -98,7 +101,7 @@ def is_batch(dataset: Any) -> bool:
 
 
 def origin(dataset: Any) -> Any:
-    """The transformation that made the elements of `dataset`, which passes them on unchanged."""
+    """The transformation that made the elements of `dataset`; later ones pass them on unchanged."""
     from tensorflow.python.data.ops import dataset_ops
 
     while isinstance(dataset, dataset_ops.UnaryUnchangedStructureDataset):
@@ -118,7 +121,8 @@ def elements_are_batches(dataset: Any) -> bool:
 
 
 def size_of_batches(dataset: Any) -> tuple[int, bool] | None:
-    """The batch_size of the batch() before it, if only maps and the like came after."""
+    """(batch size, drop_remainder) of the batch() before it; None if unknown, or if anything but
+    maps, caches and transformations that keep elements follows."""
     while is_map(dataset) or is_cache(dataset) or keeps_elements(dataset):
         dataset = dataset._input_dataset
     return batch_size(dataset) if is_batch(dataset) else None
@@ -139,7 +143,7 @@ def is_zip(dataset: Any) -> bool:
 
 
 def is_cache(dataset: Any) -> bool:
-    """Whether it is a cache in memory: see rebuild_cache."""
+    """Whether it is a cache in memory: see rebuild_cache. False in graphs."""
     if not _is(dataset, _CACHE) or not tf.executing_eagerly():
         return False
     return tf.get_static_value(dataset._filename) == b""
@@ -182,7 +186,7 @@ def keeps_elements(dataset: Any) -> bool:
 def rebuild(dataset: Any, source: Any) -> Any:
     """The same transformation over another input.
 
-    All shuffles that are rebuilt from one draw from the same sequence of seeds: see iterations.py.
+    A shuffle and those that are rebuilt from it share one sequence of seeds: see iterations.py.
     """
     from tensorflow.python.data.ops import dataset_ops, prefetch_op
 
@@ -286,8 +290,8 @@ def _pads_to_one_shape(dataset: Any) -> bool:
     """Whether no shape depends on the longest element of a batch."""
     from tensorflow.python.data.util import nest
 
-    shapes = tf.data.experimental.get_structure(dataset._input_dataset)
-    given = [spec.shape for spec in nest.flatten(shapes)]
+    specs = tf.data.experimental.get_structure(dataset._input_dataset)
+    given = [spec.shape for spec in nest.flatten(specs)]
     padded = [spec.shape for spec in nest.flatten(dataset.element_spec)]
     for source, made in zip(given, padded, strict=True):
         if source.rank is None or made.rank is None:

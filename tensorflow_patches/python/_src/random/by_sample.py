@@ -2,7 +2,7 @@
 
 A parallel map takes numbers from a state in any order. With a key for each sample the numbers are a
 function of the sample, and the same on any rank. data/keyed_maps.py decides which functions are
-traced so, and makes the keys.
+traced in this way, and makes the keys.
 """
 
 from __future__ import annotations

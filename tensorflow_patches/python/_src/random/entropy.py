@@ -22,7 +22,7 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.runtime import c_api, group, threads
 
-_SECONDS = 10
+_SECONDS = 10  # a seed that is no further from the current time was taken from it
 _DEEPEST = 64  # how many of the innermost frames of a stack count
 
 _key = b""  # empty: use the operating system's entropy, as one process does
@@ -46,7 +46,7 @@ def share(key: bytes) -> None:
 
 
 def _forget() -> None:
-    """Returns to the operating system's entropy: in a child, or if the script averages itself."""
+    """Returns to the operating system's entropy: in a child, or if the script divides its data."""
     global _key
     _key = b""
     c_api.seed_xla(0)
@@ -71,7 +71,8 @@ def drawing_for(what: str) -> contextlib.AbstractContextManager[None]:
 
 
 def derive(number: int, kind: str, place: bytes, count: int) -> int:
-    """`number` bits, the same for the same arguments."""
+    """`number` bits, the same on all ranks for the same arguments; without a shared key, the
+    operating system's."""
     if not _key:
         return int.from_bytes(os.urandom((number + 7) // 8), "little") >> (-number % 8)
     text = b"%s %s %d" % (kind.encode(), place, count)

@@ -21,7 +21,7 @@ _DEEP, _MANY = 4, 64  # attributes of attributes; elements of a list
 
 
 def reached_from(owner: Any) -> list[Any]:
-    """The global generators, those in the modules of its classes, and those in its attributes."""
+    """The global generators, those in its classes and their modules, and in its attributes."""
     found = [random._inst, np.random.get_state.__self__]  # type: ignore[attr-defined]
     for kind in type(owner).__mro__:
         for held in (kind, inspect.getmodule(kind)):

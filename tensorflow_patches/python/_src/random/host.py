@@ -1,9 +1,9 @@
 """Python's `random` and NumPy: one state, and one source of seeds, on all ranks.
 
-From `import tensorflow` on, unless TF_MPI_SHARD is off. What a script has seeded is left alone: a
-state that is the same on all ranks is kept; if it differs, all ranks take rank 0's. A seed that is
-the current time counts as none. `secrets`, `os.urandom`, `uuid` and names drawn by `tempfile` stay
-different on each rank.
+This holds from `import tensorflow` on, unless TF_MPI_SHARD is off. States that are the same on all
+ranks at that time, as after a script's seed, are kept; if they differ, all ranks take rank 0's. A
+seed that is the current time counts as none. `secrets`, `os.urandom`, `uuid` and names drawn by
+`tempfile` stay different on each rank.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def _digest(state: Any) -> int:
 
 
 def _take(python: Any, numpy: Any) -> None:
+    """Sets both states; NumPy's only if its generator is of the same kind."""
     version, words, gauss = python
     random.setstate((version, tuple(words), gauss))
     if numpy["bit_generator"] == np.random.get_state(legacy=False)["bit_generator"]:

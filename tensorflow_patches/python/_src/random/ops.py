@@ -1,8 +1,8 @@
 """TensorFlow's seeds: unseeded ops get seeds that are the same on all ranks.
 
-The kernel of an op without a seed would draw a random one. Here the op gets one that is the same on
-all ranks. In eager code it is also the same in each call from one place, so that calls continue the
-sequence of one kernel.
+The kernel of an op without a seed would draw a random one. Here the op gets a seed that is the same
+on all ranks. In eager code the seed is also the same in each call from one place, so that calls
+continue the sequence of one kernel.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.mpi._src.random import entropy
 
-# Modules whose ops have kernels with their own sequence in eager code.
-_GO_ON = {"tensorflow.python.ops.random_ops", "tensorflow.python.ops.candidate_sampling_ops"}
-_MANY = 2**31 - 1
+# Modules whose ops have kernels that continue a sequence in eager code.
+_CONTINUE = {"tensorflow.python.ops.random_ops", "tensorflow.python.ops.candidate_sampling_ops"}
+_MAX_SEED = 2**31 - 1
 
 _caches = itertools.count(1)
 _cache = 0  # the generation of the kernel cache: clearing it restarts the sequences
@@ -28,6 +28,8 @@ def cache_cleared(_context: Any) -> None:
 
 
 def seeded(get_seed: Any) -> Any:
+    """Wraps random_seed.get_seed, which returns an op's two seeds."""
+
     def seeds(op_seed: Any) -> Any:
         found = get_seed(op_seed)
         if found != (None, None) or not entropy.is_shared():
@@ -36,21 +38,22 @@ def seeded(get_seed: Any) -> Any:
         if entropy.package_of(frame) != "tensorflow":
             return found  # the script only asks which seeds an op would get
 
-        if tf.executing_eagerly() and frame.f_globals["__name__"] in _GO_ON:
+        if tf.executing_eagerly() and frame.f_globals["__name__"] in _CONTINUE:
             drawn = entropy.derive(62, "op", entropy.place_of(frame, "tensorflow"), _cache)
         else:
             drawn = entropy.bits(62, "graph or dataset", entropy.place_of(frame))
-        return drawn % _MANY or 1, (drawn >> 31) % _MANY
+        return drawn % _MAX_SEED or 1, (drawn >> 31) % _MAX_SEED
 
     return seeds
 
 
 def by_clock(set_seed: Any) -> Any:
+    """Wraps a function that sets the global seed; all ranks get the same one for the time."""
     return lambda seed: set_seed(entropy.instead_of_clock(seed, ("tensorflow",)))
 
 
 def same_ints_on_ranks(original: Any) -> Any:
-    """Replaces the entropy of Generator.from_non_deterministic_state."""
+    """Wraps non_deterministic_ints, with which Generator.from_non_deterministic_state begins."""
 
     def ints(shape: Any, dtype: Any = None) -> Any:
         dtype = dtype or tf.int64

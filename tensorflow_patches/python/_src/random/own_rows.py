@@ -107,7 +107,7 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
                 return op(*args, **kwargs)
             numbers = kinds.draw_marked(lambda: call.draw_rows(draw), draw, _is_nested())
             part = batch.current()
-            # _judge_draws finds out later how these numbers are laid out (Draw.outer).
+            # plan.py finds out later how these numbers are laid out (Draw.outer).
             if (
                 draw.factor > 1
                 and part is not None
@@ -142,7 +142,7 @@ def key_of_whole(prepare: Any) -> Any:
 
 
 def traced_per_step(make: Any) -> Any:
-    """Wraps make_function_context, the key by which a tf.function stores its traces.
+    """Wraps make_function_context, which makes the key by which a tf.function stores a trace.
 
     A function draws for samples when called in a step, and not elsewhere, for instance when a model
     is built, so both need separate traces.
@@ -271,10 +271,8 @@ class _Call:
         return tf.shape(self.given[self.parameters.trailing], self.shape.dtype)[axis - count]
 
     def whole_shape(self, draw: Draw) -> Any:
-        """`shape` for the whole batch.
-
-        If ranks draw apart, a stride that keeps their numbers disjoint.
-        """
+        """`shape` for the whole batch; if each rank draws its own numbers, a stride that keeps them
+        disjoint."""
         axis = draw.axis
         assert axis is not None
         if _knows_no_rows():
@@ -283,8 +281,8 @@ class _Call:
         return _with_length(self.shape, axis, whole)
 
     def draw_rows(self, draw: Draw) -> Any:
-        """This rank's rows of the op's draw for the whole batch, or, if it is unknown which these
-        are, numbers of its own."""
+        """This rank's rows of the op's draw for the whole batch; if it is unknown which these are,
+        different numbers on each rank."""
         axis = draw.axis
         assert axis is not None
         if _knows_no_rows() and not compiled.is_compiled():

@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-# By op: steps of the counter for each number, if it is not one step for the whole group. A
-# truncated normal number may take many.
+# By op: the steps of the counter for each number; 0: one step for a whole group of numbers. A
+# truncated normal number may take many steps.
 _STEPS = {
     "stateless_random_uniform_v2": 0,
     "stateless_random_normal_v2": 0,
@@ -34,7 +34,7 @@ PHILOX, _BY_DEVICE = 1, 3  # algorithms
 def draw_rows(
     op: Any, given: dict[str, Any], shape: Any, first: Any, whole: Any, stateful: bool
 ) -> Any:
-    """The draw of `op` of `shape` for rows from `first` on, of `whole` rows in one process.
+    """This rank's draw, of `shape`: rows from `first` on, of the `whole` that one process draws.
 
     None if the op is not counter-based.
 
@@ -58,7 +58,7 @@ def draw_rows(
         op, given = _stateless(name, given, tf.cast(whole, tf.int64) * row)
     elif tf.get_static_value(given["alg"]) not in (PHILOX, _BY_DEVICE):
         return None
-    in_group = 16 // max(dtype.size, 4)  # of 128 bits
+    in_group = 16 // max(dtype.size, 4)  # numbers in a group of 128 bits
     start = tf.cast(first, tf.int64) * row
     steps = start // in_group * (_STEPS[op.__name__] * in_group or 1)
     given = {**given, "counter": advance(tf.convert_to_tensor(given["counter"]), steps)}

@@ -22,7 +22,7 @@ def hdf5(path: str) -> Any:
 
 
 def netcdf(path: str) -> Any:
-    """An open file that returns variables as stored: unscaled, unmasked. MissingLibraryError."""
+    """As hdf5. Variables are read as stored: not scaled, and without a mask."""
     try:
         import netCDF4
     except ImportError:
@@ -33,7 +33,7 @@ def netcdf(path: str) -> Any:
 
 
 def rows(array: Any, what: str, total: int | None = None) -> np.ndarray[Any, Any]:
-    """This rank's rows of a file's array.
+    """This rank's rows of a file's array, whose name in errors is `what`.
 
     Raises ValueError if the array is a scalar, or does not have `total` rows.
     """

@@ -84,7 +84,7 @@ def cifar100(folder: str) -> tuple[Arrays, Arrays]:
 
 
 def _cifar(
-    folder: str, inside: str, train: list[str], test: str, labels: str
+    folder: str, inside: str, train: list[str], test: str, label_key: str
 ) -> tuple[Arrays, Arrays]:
     def batch(name: str) -> Arrays:
         path = os.path.join(folder, inside, name)
@@ -92,10 +92,10 @@ def _cifar(
             raise FileNotFoundError(f"{path} is missing: unpack CIFAR's archive in '{folder}'")
         with _reading(path), open(path, "rb") as file:
             found = _OnlyArrays(file, encoding="latin1").load()
-            return found["data"], np.asarray(found[labels])
+            return found["data"], np.asarray(found[label_key])
 
-    images, answers = map(np.concatenate, zip(*map(batch, train)))
-    return (images, answers), batch(test)
+    images, labels = map(np.concatenate, zip(*map(batch, train)))
+    return (images, labels), batch(test)
 
 
 # What a pickled array may refer to. Whole pairs, not just modules: a module prefix would also allow

@@ -1,8 +1,8 @@
 """Files of numbers with a delimiter between them, one row per line.
 
 The file is divided into blocks. Each rank counts the lines of its blocks, the ranks exchange the
-counts, and each reads the blocks that contain its rows. So all ranks have the same number of rows,
-and together they read the file twice, regardless of the number of ranks.
+counts, and each reads the blocks that contain its rows. So the numbers of rows differ by at most
+one, and together the ranks read the file twice, regardless of their number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Rows(NamedTuple):
 
 
 class FormatError(ValueError):
-    """The text names the file, row and column; both are counted from 1."""
+    """The message names the file and the row, and the column if one is wrong, counted from 1."""
 
 
 def read(path: str, delimiter: str = ",", header: bool = False) -> Rows:

@@ -166,7 +166,7 @@ def _array_sizes(adapter: Any) -> set[int] | None:
 
 
 def _build_states(model: Any, shard: Any) -> None:
-    """Creates variables before the first step, which tf_keras creates while it traces the step.
+    """Creates the variables that tf_keras would create while it traces the first step.
 
     Otherwise each rank would use its own values in a model that evaluate or predict builds, and a
     step that must leave metrics unchanged would not know their values.
@@ -188,9 +188,9 @@ def _inputs(given: Any) -> Any:
 
 
 def _try(model: Any, step: Any, data: Any) -> None:
-    """Traces `step`, which creates variables."""
+    """Traces `step` on `data`, a spec, which creates variables."""
     try:
         with plan.only_traced(model):
             tf.function(step).get_concrete_function(data)
-    except Exception as error:  # only real tensors can build this model, so its first step does
+    except Exception as error:  # only real tensors can build this model: the first step will
         log.debug(f"model '{model.name}' is built by its first step: {error}")

@@ -72,9 +72,9 @@ def fused(original: Any) -> Any:
 
 
 def _moments_of_part(inputs: Any, data_format: str) -> batch_norm.Moments:
-    """Moments by the kernel, whose result is dropped: half the time of tf.nn.moments."""
+    """Moments by the kernel, whose normalized output is dropped: half the time of tf.nn.moments."""
     channels = inputs.shape[data_format.index("C")]
-    numbers = tf.cast(tf.size(inputs) // channels, tf.float32)
+    count = tf.cast(tf.size(inputs) // channels, tf.float32)  # of a channel
 
     @tf.custom_gradient
     def moments(x: Any) -> Any:
@@ -90,17 +90,17 @@ def _moments_of_part(inputs: Any, data_format: str) -> batch_norm.Moments:
         mean = found.batch_mean
 
         def gradient(of_mean: Any, of_variance: Any) -> Any:
-            slope = 2 * of_variance / numbers
-            flat = of_mean / numbers - slope * mean
+            slope = 2 * of_variance / count
+            offset = of_mean / count - slope * mean
             upstream = tf.cast(x, tf.float32) * _along(slope, x, data_format)
-            upstream = tf.cast(upstream + _along(flat, x, data_format), x.dtype)
+            upstream = tf.cast(upstream + _along(offset, x, data_format), x.dtype)
             return tf.raw_ops.PreventGradient(input=upstream, message=_NO_SECOND_DERIVATIVE)
 
         # The kernel's variance is over n - 1.
-        return (mean, found.batch_variance * (1 - 1 / numbers)), gradient
+        return (mean, found.batch_variance * (1 - 1 / count)), gradient
 
     mean, variance = moments(inputs)
-    return batch_norm.Moments(mean, variance, tf.cast(numbers, tf.float64))
+    return batch_norm.Moments(mean, variance, tf.cast(count, tf.float64))
 
 
 _NO_SECOND_DERIVATIVE = (
@@ -121,7 +121,7 @@ def _normalized(layer: Any, inputs: Any, found: batch_norm.Moments, epsilon: flo
     mean, variance = (tf.cast(tf.reshape(one, [-1]), tf.float32) for one in found[:2])
     scale = tf.ones_like(mean) if layer.gamma is None else tf.identity(layer.gamma)
     offset = tf.zeros_like(mean) if layer.beta is None else tf.identity(layer.beta)
-    if found.count is None:  # a step that is analyzed
+    if found.count is None:  # in a step that is only analyzed
         x = tf.cast(inputs, tf.float32)
         given = (_along(one, x, layer._data_format) for one in (mean, variance, offset, scale))
         return tf.cast(tf.nn.batch_normalization(x, *given, epsilon), inputs.dtype)
