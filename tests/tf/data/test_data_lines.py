@@ -76,19 +76,21 @@ def wall(feeds: Any, monkeypatch: Any, name: str, why: str | None, is_map: bool 
 
 
 @pytest.mark.parametrize(
-    ("name", "why", "words"),
+    ("name", "why", "words", "remedy"),
     [
-        ("padded_batch", None, "padded_batch() pads to the longest sample of a batch"),
-        ("cache", None, "cache(file) is filled with all samples, by each rank into its own file"),
-        ("sort", None, "sort() needs every sample before it"),
-        ("map", "checks a whole batch (Assert)", "map 'decode' checks a whole batch (Assert)"),
+        ("padded_batch", None, "pads to the longest sample of a batch", "pad to a fixed size"),
+        ("cache", None, "is filled with all samples, by each rank into its own", "use cache()"),
+        ("sort", None, "needs every sample before it", "map single samples"),
+        ("map", "checks a whole batch (Assert)", "checks a whole batch (Ass", "map single samples"),
     ],
 )
 def test_the_reason_why_every_rank_does_all_work_is_reported(
-    feeds, said, monkeypatch, name, why, words
+    feeds, said, monkeypatch, name, why, words, remedy
 ):
     wall(feeds, monkeypatch, name, why, is_map=name == "map")
-    assert said[0].startswith(f"input pipeline: {words}")
+    shown = {"map": "map 'decode'", "cache": "cache(file)"}.get(name, f"{name}()")
+    assert said[0].startswith(f"input pipeline: {shown} {words}")
+    assert f"To divide more, {remedy}" in said[0]
     assert "every rank does all the work before it ('decode'); only what follows is" in said[0]
 
 
@@ -107,7 +109,7 @@ def batches(feeds: Any, **facts: Any) -> Any:
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ({"digests": []}, "has no batches"),
+        ({"digests": []}, "made no batch that the ranks could compare"),
         (
             {"changed": ["its attribute 'seen'"]},
             "changes its attribute 'seen' when it makes a batch",

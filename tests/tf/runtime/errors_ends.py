@@ -13,9 +13,11 @@ errors_ends.py allreduce           runs no optimizer op but a collective
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -144,7 +146,17 @@ def never(_: Model) -> None:
     globals()["waits"] = Waits()
 
 
+def with_a_slow_reader(_: Model) -> None:
+    """The reader of the output sleeps, its pipe is full, and Python still has a line to write."""
+    reader = subprocess.Popen("sleep 20; cat", shell=True, stdin=subprocess.PIPE)
+    assert reader.stdin is not None
+    os.write(reader.stdin.fileno(), b"\n" * fcntl.fcntl(reader.stdin, fcntl.F_GETPIPE_SZ))
+    sys.stdout = os.fdopen(os.dup(reader.stdin.fileno()), "w")
+    print("THE LAST LINE")
+
+
 ENDS: dict[str, Any] = {
+    "slow reader": with_a_slow_reader,
     "generator": in_a_generator,
     "never": never,
     "raise": lambda _: broken(),

@@ -121,7 +121,7 @@ class Batches:
         """Why the ranks must not make different batches, for users; None if they may."""
         watched = self._watched
         if not watched.digests:
-            return "has no batches"
+            return "made no batch that the ranks could compare"
         if watched.changed:
             return f"changes {watched.changed[0]} when it makes a batch"
         if self._pooled and self._length() is None:

@@ -440,11 +440,11 @@ def _report_walls(dataset: Any, found: Found) -> None:
     for wall in found.walls:
         work = [name for name in map(_function_name, determinism.sources(wall.dataset)) if name]
         if work and not transformations.is_filled_file(wall.dataset):
-            what, why = _described(wall)
+            what, why, remedy = _described(wall)
             log.once(
                 f"input pipeline: {what} {why}, so every rank does all the work before it "
                 f"({', '.join(work[:3])}); only what follows is divided among the ranks. To "
-                "divide more, map single samples, before batch() and after filters",
+                f"divide more, {remedy}",
                 key=f"wall {what}",
             )
 
@@ -459,16 +459,20 @@ def _plan(dataset: Any, divided: set[int]) -> str:
     return f"{before} > {text}" if before else text
 
 
-def _described(wall: Wall) -> tuple[str, str]:
+def _described(wall: Wall) -> tuple[str, str, str]:
+    """(the transformation, why it is a wall, what the script may do instead), for users."""
+    remedy = "map single samples, before batch() and after filters"
     if transformations.is_map(wall.dataset):
-        return f"map {_function_name(wall.dataset) or 'of TensorFlow'}", str(wall.why)
+        name = _function_name(wall.dataset) or "of TensorFlow"
+        return f"map {name}", str(wall.why), remedy
     name = transformations.name(wall.dataset)
     if name == "padded_batch":
-        return "padded_batch()", "pads to the longest sample of a batch"
+        why = "pads to the longest sample of a batch"
+        return "padded_batch()", why, "pad to a fixed size, by padded_shapes"
     if name == "cache":
-        mine = "by each rank into its own file, of which rank 0's is kept"
-        return "cache(file)", f"is filled with all samples, {mine}"
-    return f"{name}()", "needs every sample before it"
+        why = "is filled with all samples, by each rank into its own file, of which rank 0's is kept"
+        return "cache(file)", why, "use cache(), which holds samples in memory"
+    return f"{name}()", "needs every sample before it", remedy
 
 
 def _function_name(dataset: Any) -> str | None:

@@ -363,7 +363,13 @@ def _finish() -> None:
 
 
 def _limit_end() -> None:
-    """Limits the rest of Python's exit, which may wait forever for a thread that it has stopped."""
+    """Limits the rest of Python's exit, which may wait forever for a thread that it has stopped.
+
+    Flushes first: a slow reader of the output may take longer than the limit.
+    """
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with contextlib.suppress(OSError, ValueError):  # Python's own flush reports them
+            stream.flush()
     if _left:  # the failure has been reported already
         c_api.load().tfmpi_limit_end(ends.exit_code(), _FAILED_EXIT_SECONDS, b"")
         return
