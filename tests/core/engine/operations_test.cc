@@ -115,7 +115,7 @@ TEST_F(OperationsTest, RowsOfNothingCannotBeGathered) {
     Ending ending = Submit(engine, MakeSparseAllgather("rows", 5, 0, &rows));
     const Status status = Await(ending);
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
-    EXPECT_EQ(status.message(), "allgather of rows needs rows with at least one element");
+    EXPECT_EQ(status.message(), "sparse allgather needs rows with at least one element");
   });
   ranks.JoinAll();
 }
