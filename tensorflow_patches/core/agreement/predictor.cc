@@ -13,9 +13,9 @@ const std::vector<NameId>& Nothing() {
 
 }  // namespace
 
-// A list is predictable if all ranks take part and its names are known: at least one allreduce with
-// data, which no rank can complete without the others (consensus.h), and sparse allgathers, in
-// which only the number of rows may change.
+// A list is predictable if all ranks take part, all names have numbers, and it consists of at least
+// one allreduce with data, which no rank can complete without the others (consensus.h), and sparse
+// allgathers, in which only the number of rows may change.
 bool ResponsePredictor::IsPredictable(const ResponseList& response_list,
                                       const NameTable& table) const {
   if (!response_list.errors.empty() || !response_list.withdrawn.empty() ||
