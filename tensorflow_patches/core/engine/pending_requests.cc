@@ -45,8 +45,8 @@ void PendingRequests::Announce(NameTable::Entry* entry) {
     ready_list_.ready.push_back(id);
   }
   if (!TakeError(&early_errors_, entry->name, &error)) return;
-  // Sent at once: the next request of this name must not share a message with this one, since a
-  // message contains a number only once, and all numbers before the names.
+  // Sent at once: the next request of this name must not share a ready list with this one, since a
+  // list contains a number only once, and the coordinator reads all numbers before the names.
   const std::string name = entry->name;
   if (state_->ok()) send_now_();
   if (NameTable::Entry* const pending = names_.FindPending(name)) Complete(pending, error);

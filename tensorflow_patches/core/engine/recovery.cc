@@ -38,8 +38,8 @@ Status Recovery::MapToCurrentGroup(Request* request) {
   return Status();
 }
 
-// If this request failed on this rank only, this rank's next broadcast of that name would match the
-// others' pending one.
+// Ends the group: if this request failed on this rank only, this rank's next broadcast of that name
+// would be matched with the others' pending one.
 Status Recovery::FailOrphanedBroadcast(Request* request, uint64_t group) {
   const auto root = static_cast<size_t>(request->signature.root);
   if (!state_->ok()) {  // MakeReport tells the survivors, if they regroup; the group then ends
@@ -135,7 +135,7 @@ std::string Recovery::DescribeDeaths(const Regrouping& regrouping) const {
          (dead.size() == 1 ? " has died" : " have died");
 }
 
-// Why they cannot continue; "" if they can.
+// Why the survivors cannot continue; "" if they can.
 std::string Recovery::ReasonToStop(const Regrouping& regrouping) const {
   for (const Report& report : regrouping.reports) {
     const bool orphaned = std::any_of(report.roots.begin(), report.roots.end(),
