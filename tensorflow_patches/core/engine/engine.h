@@ -76,7 +76,7 @@ class Engine {
   // the others' averages, then leaves the group. Requests submitted after this call fail.
   Status Join();
   // This rank stops with an error: every other rank's requests fail with `reason`. Waits up to
-  // `grace` for the coordinator to receive it.
+  // `grace` for the coordinator's answer.
   void Leave(const std::string& reason, Clock::duration grace);
 
   bool OnCommunicationThread() const { return communication_thread_.IsMine(); }

@@ -2,7 +2,7 @@
 // the ranks that core/transport/control_links.h connects. Each is numbered and sealed (envelope.h).
 // A rank that has children relays their announcements (relay.h).
 //
-// Communication thread. It sends only what its callers pass to it, and never fails the engine.
+// Communication thread. It returns errors and never fails the engine itself.
 
 #ifndef TFMPI_CORE_ENGINE_MESSENGER_H_
 #define TFMPI_CORE_ENGINE_MESSENGER_H_

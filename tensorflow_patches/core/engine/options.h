@@ -15,7 +15,7 @@ namespace tfmpi {
 
 struct EngineOptions {
   CoordinatorOptions coordinator;
-  // A collective that all ranks have started fails the engine if it takes longer than this.
+  // An operation that the ranks have agreed on fails the engine if it takes longer than this.
   Clock::duration collective_timeout = std::chrono::seconds(300);
   // Prints a line for people; may be null. Called on the communication thread.
   std::function<void(const std::string&)> log;

@@ -1,7 +1,7 @@
 // The unfinished requests of this rank, and what it has yet to announce to the coordinator.
 //
-// For each name one request at a time is announced, the next when that has ended. Request callbacks
-// run in Withdraw, Complete and CompleteAll. Communication thread.
+// For each name one request at a time is announced, the next when that has ended. Functions that
+// add, withdraw, announce or complete requests may run `done`. Communication thread.
 
 #ifndef TFMPI_CORE_ENGINE_PENDING_REQUESTS_H_
 #define TFMPI_CORE_ENGINE_PENDING_REQUESTS_H_
