@@ -216,9 +216,9 @@ std::string Coordinator::DescribeAbsent(const Pending& pending) const {
       continue;
     }
     const WaitState& wait_state = peers_[r].wait_state;
-    const bool file = wait_state.blocked == WaitState::Blocked::kForFile;
+    const bool for_file = wait_state.blocked == WaitState::Blocked::kForFile;
     waits += (waits.empty() ? "rank " : "; rank ") + std::to_string(r) + " waits " +
-             (file ? "for rank 0's file" : "in") + " '" + wait_state.what +
+             (for_file ? "for rank 0's file" : "in") + " '" + wait_state.what +
              "' and has no gradients to contribute";
   }
   if (ended == 0) return waits;
@@ -262,23 +262,23 @@ std::string Coordinator::RankAndDoing(int rank) const {
 
 std::string Coordinator::StallReport(const Pending& pending, TimePoint now) const {
   std::vector<int> missing;
-  std::string doing;
+  std::string details;
   for (int r = 0; r < size_; ++r) {
     if (!Lacks(pending, r)) continue;
     missing.push_back(r);
-    doing += (doing.empty() ? "" : "; ") + RankAndDoing(r);
+    details += (details.empty() ? "" : "; ") + RankAndDoing(r);
     const bool predicted = predicted_ != kNoId && predicted_at_ > peers_[r].last_time;
     const std::string& last = predicted ? by_id_[predicted_].name : peers_[r].last_name;
     const TimePoint last_time = predicted ? predicted_at_ : peers_[r].last_time;
-    doing += last.empty() ? " has not asked for anything yet"
-                          : " last asked for '" + last + "' " + Seconds(now - last_time) + " ago";
+    details += last.empty() ? " has not asked for anything yet"
+                            : " last asked for '" + last + "' " + Seconds(now - last_time) + " ago";
   }
   return std::string(Name(pending.named.signature.kind)) + " '" + pending.named.name +
          "' on rank " + std::to_string(pending.first_rank) + " has waited " +
-         Seconds(now - pending.since) + " for " + NameRanks(missing) + " (" + doing + ")";
+         Seconds(now - pending.since) + " for " + NameRanks(missing) + " (" + details + ")";
 }
 
-void Coordinator::PostThatRank0Waits(TimePoint now) {
+void Coordinator::PostRank0Waits(TimePoint now) {
   constexpr auto kPatience = std::chrono::milliseconds(200);
   if (now - last_rank_0_waits_post_ < kPatience) return;
   for (const auto& [name, pending] : pending_) {
@@ -327,7 +327,7 @@ void Coordinator::CheckStalls(TimePoint now) {
              "or raise the timeout");
   }
   // After CheckDeadlock: a post makes wait states out of date until the ranks have received it.
-  PostThatRank0Waits(now);
+  PostRank0Waits(now);
 }
 
 void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {

@@ -37,7 +37,6 @@ class Coordinator {
  public:
   Coordinator(int size, const CoordinatorOptions& options, TimePoint now);
 
-  // Processes the announcements of `rank`.
   void Receive(int rank, const ReadyList& ready_list, TimePoint now);
 
   // Whether nothing is open: no request is unanswered, no error will answer a request that a rank
@@ -119,7 +118,7 @@ class Coordinator {
   void CheckDeadlock(TimePoint now);
   std::string DescribeDeadlock(const std::vector<bool>& stuck) const;
 
-  void PostThatRank0Waits(TimePoint now);
+  void PostRank0Waits(TimePoint now);
   void Plan(ResponseList* response_list);
   NameId IdOf(const NamedSignature& named) const;
   ResponseItem MakeItem(Pending* pending);

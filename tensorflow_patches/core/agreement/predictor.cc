@@ -6,9 +6,9 @@
 namespace tfmpi {
 namespace {
 
-const std::vector<NameId>& Nothing() {
-  static const std::vector<NameId>* const nothing = new std::vector<NameId>;
-  return *nothing;
+const std::vector<NameId>& NoIds() {
+  static const std::vector<NameId>* const empty = new std::vector<NameId>;
+  return *empty;
 }
 
 }  // namespace
@@ -77,11 +77,11 @@ void ResponsePredictor::OnResponseList(const ResponseList& response_list, const 
 }
 
 const std::vector<NameId>& ResponsePredictor::names() const {
-  return HasPrediction() ? prediction().sorted : Nothing();
+  return HasPrediction() ? prediction().sorted : NoIds();
 }
 
 const std::vector<NameId>& ResponsePredictor::gathers() const {
-  return HasPrediction() ? prediction().gathers : Nothing();
+  return HasPrediction() ? prediction().gathers : NoIds();
 }
 
 void ResponsePredictor::SetRows(size_t gather, const std::function<int64_t(int rank)>& rows) {

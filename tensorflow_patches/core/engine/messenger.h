@@ -47,7 +47,6 @@ class Messenger {
     std::vector<Announcement> announcements;  // for rank 0's coordinator
     ResponseList response_list;               // already sent down
   };
-  // Processes one message.
   Status Receive(const ControlMessage& sealed, Incoming* incoming);
   // Extracts the bytes; returns a description of what is wrong, or "".
   std::string Unseal(const ControlMessage& sealed, std::string* bytes);

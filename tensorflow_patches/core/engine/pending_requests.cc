@@ -89,9 +89,9 @@ void PendingRequests::Complete(NameTable::Entry* entry, const Status& status) {
   // An unsent withdrawal would be taken for one of the next request.
   std::vector<std::string>& withdrawn = ready_list_.withdrawn;
   withdrawn.erase(std::remove(withdrawn.begin(), withdrawn.end(), entry->name), withdrawn.end());
-  NameTable::Entry* const left = names_.TakeFirst(entry, &submission);
+  NameTable::Entry* const kept = names_.TakeFirst(entry, &submission);
   state_->stats.Ended(submission.request, status.ok());
-  if (left != nullptr && !left->submissions.empty()) Announce(left);
+  if (kept != nullptr && !kept->submissions.empty()) Announce(kept);
   submission.request.done(status);
 }
 

@@ -275,7 +275,7 @@ TEST_F(EngineTest, RequestsThatMakeNoSenseEndAtOnceOnTheirRank) {
       {&average, "the average of int32 values need not be an integer; use op='sum'"},
       {&boolean, "allreduce sum is not defined for bool"},
       {&complex, "allreduce max is not defined for complex64"},
-      {&scalar, "allgather needs a tensor, not a scalar"},
+      {&scalar, "allgather needs a tensor, not a number"},
       {&root, "broadcast 'r' from rank 2, but there are 2 ranks"},
       {&negative, "broadcast 'n' from rank -1, but there are 2 ranks"},
       {&rows, "allgather is not supported for GPU memory"},
