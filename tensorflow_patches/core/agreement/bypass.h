@@ -34,7 +34,7 @@ class ResponseBypass {
   // Whether this rank has voted at position() and has not yet seen the outcome.
   bool voted() const { return voted_; }
   TimePoint voted_at() const { return voted_at_; }
-  // The names that the predictor expects, ascending; empty if it expects nothing.
+  // The numbers of the names that the predictor expects, ascending; empty if it expects nothing.
   const std::vector<NameId>& expected() const { return predictor_.names(); }
 
   // For ranks that agree by messages, when all of them have announced `ready_list`: whether it is

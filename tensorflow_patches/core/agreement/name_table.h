@@ -23,7 +23,7 @@ class NameTable {
     std::string name;
     // Carried out one at a time, in this order; only the first is announced. Rarely more than one.
     std::vector<Submission> submissions;
-    TimePoint announced;
+    TimePoint announced;  // when the first was added to a ready list
     // One per signature that has a number, the latest first.
     std::vector<NameId> ids;
     bool outstanding = false;  // the coordinator knows the first and has not answered
