@@ -138,7 +138,6 @@ Status Executor::Transfer(const Response& response) {
   return Status(Code::kInternal, "unknown operation");
 }
 
-// Completes the requests of the response that was just executed.
 void Executor::CompleteEntries(const Status& status) {
   for (size_t i = 0; i < fusion_entries_.size(); ++i) {
     const FusionEntry& fusion_entry = fusion_entries_[i];

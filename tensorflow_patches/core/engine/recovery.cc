@@ -222,7 +222,6 @@ void Recovery::AdaptPending(const Regrouping& regrouping) {
   }
 }
 
-// Restarts all parts for the group that the transport has switched to.
 void Recovery::RestartInNewGroup() {
   state_->published->BeginGeneration();
   state_->published->ForgetPosts(kJoinedPost);  // they contain ranks of the former group

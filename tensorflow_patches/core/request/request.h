@@ -95,7 +95,6 @@ inline bool IsAverage(const Signature& signature) {
 // Whether this counts as a gradient: in traces and statistics, and because it may complete without
 // ranks that have no gradients (Coordinator::Lacks).
 inline bool IsGradient(const Signature& signature) {
-  // Rows with indices.
   if (signature.kind == OpKind::kSparseAllgather) return signature.extra_row_bytes != 0;
   return IsAverage(signature);
 }
