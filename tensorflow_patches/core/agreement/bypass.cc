@@ -15,8 +15,8 @@ bool ResponseBypass::Fits(const ReadyList& ready_list) const {
   return takes_part_ && consensus_.takes_votes() && predictor_.Fits(ready_list);
 }
 
-// The number of rows is written before the vote: a rank that sees all votes reads it. All ranks
-// have read it before this rank writes it again, since all take part in what is committed.
+// The numbers of rows are written before the vote, so a rank that sees all votes reads them. All
+// ranks have read them before this rank writes again, since all take part in what is committed.
 Outcome ResponseBypass::Vote(const ReadyList& ready_list, TimePoint now) {
   std::atomic<int64_t>* const numbers = transport_->SharedNumbers(transport_->topology().rank);
   const std::vector<NameId>& expected = predictor_.gathers();

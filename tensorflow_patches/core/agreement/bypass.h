@@ -1,8 +1,8 @@
 // This rank's votes: how it agrees with the others on a repeated step without a message.
 //
 // At each position the ranks of a node either vote (consensus.h) for what all of them expect
-// (predictor.h) and commit it, or execute a response list of the coordinator. A rank either votes
-// or tells the coordinator; it must not vote for anything it has told the coordinator.
+// (predictor.h) and commit it, or execute a response list of the coordinator. A rank must not vote
+// for anything that it has announced to the coordinator.
 //
 // Used by the communication thread.
 
@@ -26,7 +26,7 @@ class ResponseBypass {
   // others do not wait.
   ResponseBypass(Transport* transport, bool takes_part);
 
-  // For a new group of ranks; only where no rank votes.
+  // For a new group of ranks. Only if no rank votes: the word keeps its old position.
   void Restart() { position_ = 0; }
 
   // The number of agreements with responses so far: the same on all ranks at the same agreement.
@@ -34,7 +34,7 @@ class ResponseBypass {
   // Whether this rank has voted at position() and has not yet seen the outcome.
   bool voted() const { return voted_; }
   TimePoint voted_at() const { return voted_at_; }
-  // The names that the predictor expects, ascending; empty if it expects nothing.
+  // The numbers of the names that the predictor expects, ascending; empty if it expects nothing.
   const std::vector<NameId>& expected() const { return predictor_.names(); }
 
   // For ranks that agree by messages, when all of them have announced `ready_list`: whether it is

@@ -27,12 +27,13 @@ class Consensus {
       : word_(word), ranks_(static_cast<uint64_t>(ranks)) {}
 
   bool takes_votes() const { return word_ != nullptr; }
-  // A rank votes at most once at a position. It leaves a position only after the outcome is known
-  // and every rank has executed what was committed there.
+  // A rank votes at most once at a position, and leaves it only after the outcome is known. If that
+  // is a commit, every rank must have seen it first: executing the list ensures that
+  // (predictor.cc).
   Outcome Vote(uint64_t position) {
     return Change(position, [](uint64_t votes) { return votes + 1; });
   }
-  // `rejected_votes`: this call rejected votes of other ranks, which may be asleep.
+  // `rejected_votes`: set to whether this call rejected votes, whose ranks may be asleep.
   Outcome Reject(uint64_t position, bool* rejected_votes) {
     uint64_t voters = 0;
     const Outcome outcome = Change(position, [&voters](uint64_t votes) {
@@ -58,12 +59,12 @@ class Consensus {
 
  private:
   static constexpr int kLooks = 16;
-  // The word contains a position and the number of votes there.
+  // The word contains a position and the number of votes there, or kRejection.
   static constexpr int kVoteBits = 20;
   static constexpr uint64_t kRejection = (uint64_t{1} << kVoteBits) - 1;
 
-  // If the word is at a later position, this one was rejected: nothing can be committed without
-  // this rank.
+  // If the word is at a later position, this one was rejected: had it been committed, the others
+  // could not have left it without this rank.
   Outcome Judge(uint64_t position, uint64_t word) const {
     const uint64_t at = word >> kVoteBits, votes = word & kRejection;
     if (at != position) return at < position ? Outcome::kOpen : Outcome::kRejected;

@@ -16,8 +16,8 @@ std::string Seconds(Clock::duration duration) {
   return text;
 }
 
-// An allgather of plain rows often has a name that is never used again, such as that of a batch of
-// data, so it gets no number.
+// A plain allgather often has a name that is never used again, such as that of a batch of data, so
+// it gets no number.
 bool Recurs(const Signature& signature) { return signature.kind != OpKind::kAllgather; }
 
 // A script may call one collective with a new shape each time, which must not fill the memory:
@@ -166,7 +166,7 @@ void Coordinator::Leave(int rank, const std::string& why) {
   }
 }
 
-// Ends the group: going on could use data that this rank has not announced.
+// Ends the group: continuing could use data that this rank has not announced.
 void Coordinator::Refuse(int rank, const std::string& what) {
   if (!next_.fatal.empty()) return;
   next_.fatal = "rank " + std::to_string(rank) + "/" + std::to_string(size_) + " " + what +
@@ -176,7 +176,7 @@ void Coordinator::Refuse(int rank, const std::string& what) {
 
 void Coordinator::CheckReady(const std::string& name) {
   Pending& pending = pending_.at(name);
-  // Start at the rank found last, so that not every announcement checks all ranks.
+  // Starts at the rank found last, so that not every announcement checks all ranks.
   for (int i = 0; i < size_; ++i) {
     const int r = (pending.lacking + i) % size_;
     if (!Lacks(pending, r)) continue;
@@ -203,7 +203,7 @@ void Coordinator::CheckReady(const std::string& name) {
 }
 
 // For messages: the members that do not take part, because their script has ended or they wait for
-// something else; empty if there are none.
+// something else; empty if all do.
 std::string Coordinator::DescribeAbsent(const Pending& pending) const {
   constexpr int kMaxListed = 8;
   std::string waits;
@@ -216,9 +216,9 @@ std::string Coordinator::DescribeAbsent(const Pending& pending) const {
       continue;
     }
     const WaitState& wait_state = peers_[r].wait_state;
-    const bool file = wait_state.blocked == WaitState::Blocked::kForFile;
+    const bool for_file = wait_state.blocked == WaitState::Blocked::kForFile;
     waits += (waits.empty() ? "rank " : "; rank ") + std::to_string(r) + " waits " +
-             (file ? "for rank 0's file" : "in") + " '" + wait_state.what +
+             (for_file ? "for rank 0's file" : "in") + " '" + wait_state.what +
              "' and has no gradients to contribute";
   }
   if (ended == 0) return waits;
@@ -242,11 +242,11 @@ void Coordinator::NoteAbsent(const Pending& pending, const std::string& absent) 
 
 void Coordinator::Fail(const std::string& name, Code code, const std::string& message) {
   auto it = pending_.find(name);
-  // A rank that has not asked yet finds this error when it does: TakeAnswer.
+  // A rank that has not announced its request yet finds this error when it does: TakeAnswer.
   std::map<int, int>& answers_due = answered_[name];
   for (int r = 0; r < size_; ++r) {
-    const bool will_ask = IsMember(it->second.named.signature, r) && !peers_[r].joined;
-    if (!it->second.ready[r] && will_ask) ++answers_due[r];
+    const bool will_announce = IsMember(it->second.named.signature, r) && !peers_[r].joined;
+    if (!it->second.ready[r] && will_announce) ++answers_due[r];
   }
   if (answers_due.empty()) answered_.erase(name);
   pending_.erase(it);
@@ -262,23 +262,23 @@ std::string Coordinator::RankAndDoing(int rank) const {
 
 std::string Coordinator::StallReport(const Pending& pending, TimePoint now) const {
   std::vector<int> missing;
-  std::string doing;
+  std::string details;
   for (int r = 0; r < size_; ++r) {
     if (!Lacks(pending, r)) continue;
     missing.push_back(r);
-    doing += (doing.empty() ? "" : "; ") + RankAndDoing(r);
+    details += (details.empty() ? "" : "; ") + RankAndDoing(r);
     const bool predicted = predicted_ != kNoId && predicted_at_ > peers_[r].last_time;
     const std::string& last = predicted ? by_id_[predicted_].name : peers_[r].last_name;
     const TimePoint last_time = predicted ? predicted_at_ : peers_[r].last_time;
-    doing += last.empty() ? " has not asked for anything yet"
-                          : " last asked for '" + last + "' " + Seconds(now - last_time) + " ago";
+    details += last.empty() ? " has not asked for anything yet"
+                            : " last asked for '" + last + "' " + Seconds(now - last_time) + " ago";
   }
   return std::string(Name(pending.named.signature.kind)) + " '" + pending.named.name +
          "' on rank " + std::to_string(pending.first_rank) + " has waited " +
-         Seconds(now - pending.since) + " for " + NameRanks(missing) + " (" + doing + ")";
+         Seconds(now - pending.since) + " for " + NameRanks(missing) + " (" + details + ")";
 }
 
-void Coordinator::PostThatRank0Waits(TimePoint now) {
+void Coordinator::PostRank0Waits(TimePoint now) {
   constexpr auto kPatience = std::chrono::milliseconds(200);
   if (now - last_rank_0_waits_post_ < kPatience) return;
   for (const auto& [name, pending] : pending_) {
@@ -327,13 +327,13 @@ void Coordinator::CheckStalls(TimePoint now) {
              "or raise the timeout");
   }
   // After CheckDeadlock: a post makes wait states out of date until the ranks have received it.
-  PostThatRank0Waits(now);
+  PostRank0Waits(now);
 }
 
 void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
   const Signature& signature = pending.named.signature;
   if (fingerprints_compared_ || size_ == 1 || !IsAverage(signature)) return;
-  if (pending.num_ready < size_) return;  // the others may have other samples
+  if (pending.num_ready < size_) return;  // absent ranks may have other samples
   // Zeros on all ranks say nothing about the data; zeros on only one rank are a difference.
   if (is_new && (pending.named.fingerprint != 0 || !pending.same_fingerprint)) {
     ++first_gradients_;
@@ -353,7 +353,6 @@ void Coordinator::NoteFingerprints(const Pending& pending, bool is_new) {
   }
 }
 
-// kNoId if it has no number yet.
 NameId Coordinator::IdOf(const NamedSignature& named) const {
   const auto it = ids_.find(named.name);
   if (it == ids_.end()) return kNoId;

@@ -24,19 +24,19 @@ struct CoordinatorOptions {
   size_t fusion_threshold = kFusionBytes;                      // bytes on the wire
   Clock::duration stall_warning = std::chrono::seconds(60);    // 0: never
   Clock::duration stall_timeout = std::chrono::seconds(1800);  // 0: never
-  // For ranks that wait for one another and have done nothing else for this long; 0: never.
+  // An idle rank counts as waiting for the others after this time; 0: no deadlock is detected.
   Clock::duration deadlock_timeout = std::chrono::seconds(3);
 };
 
 // Posted to every rank repeatedly while rank 0 waits for ranks that have not submitted the same
-// request. A rank that receives it twice since its last request knows that rank 0 is waiting.
+// request. They then report what they do (WaitStateReporter), and a rank that waits for a file of
+// rank 0 ends that wait (python/_src/files/waits.py).
 constexpr char kRank0Waits[] = "rank 0 waits";
 
 class Coordinator {
  public:
   Coordinator(int size, const CoordinatorOptions& options, TimePoint now);
 
-  // Processes the announcements of `rank`.
   void Receive(int rank, const ReadyList& ready_list, TimePoint now);
 
   // Whether nothing is open: no request is unanswered, no error will answer a request that a rank
@@ -45,8 +45,8 @@ class Coordinator {
     return pending_.empty() && agreed_.empty() && answered_.empty() && next_.empty() &&
            num_joined_ == 0;
   }
-  // The ranks have agreed on the predicted response list, which contains this name, by votes or
-  // because all announced it at once.
+  // The ranks have agreed on the predicted response list, by votes or because all announced it at
+  // once. `id`: a name in it, for stall reports.
   void Predicted(NameId id, TimePoint now) {
     predicted_ = id;
     predicted_at_ = now;
@@ -62,22 +62,22 @@ class Coordinator {
   // Everything decided since the last call, including stalls that have timed out.
   ResponseList Decide(TimePoint now);
 
-  // By rank: how often it was the last to be ready with a gradient, since the start.
+  // By rank: how often it was the last to be ready with a gradient, and by how much.
   const std::vector<LastReady>& last_ready() const { return last_ready_; }
 
-  // Lines for rank 0 to print: stall reports, ranks that have finished, identical data.
+  // Lines for rank 0 to print, about stalls, absent ranks and identical gradients.
   std::vector<std::string> TakeNotices();
 
  private:
   friend class Inspector;  // tests/core/simulation
 
-  // A name that some ranks are ready for.
+  // A request for which some ranks are ready, but not all.
   struct Pending {
     NamedSignature named;  // as the first rank announced it
     int first_rank = 0;    // the first rank to announce it; after its withdrawal, another ready one
     std::vector<bool> ready;  // by rank
     int num_ready = 0;
-    int lacking = 0;            // a rank found to be missing, where the next search starts
+    int lacking = 0;            // the missing rank found last; the next search starts there
     std::vector<int64_t> rows;  // GathersRows
     bool same_fingerprint = true;
     TimePoint since;
@@ -107,18 +107,18 @@ class Coordinator {
   std::string RankAndDoing(int rank) const;
   std::string DescribeAbsent(const Pending& pending) const;
 
-  // coordinator_waits.cc: ranks that report what they wait for.
+  // In coordinator_waits.cc: what the ranks report about their waits.
   void SetWaitState(int rank, const WaitState& wait_state);
   void Answered(const std::string& name);
   bool HasNoGradients(int rank) const;
   bool Lacks(const Pending& pending, int rank) const;
   std::vector<const Pending*> WaitsIn(int rank) const;
-  bool CannotGoOn(int rank, const std::vector<bool>& stuck) const;
+  bool WaitsForAny(int rank, const std::vector<bool>& stuck) const;
   std::vector<bool> FindStuck() const;
   void CheckDeadlock(TimePoint now);
   std::string DescribeDeadlock(const std::vector<bool>& stuck) const;
 
-  void PostThatRank0Waits(TimePoint now);
+  void PostRank0Waits(TimePoint now);
   void Plan(ResponseList* response_list);
   NameId IdOf(const NamedSignature& named) const;
   ResponseItem MakeItem(Pending* pending);
@@ -130,13 +130,13 @@ class Coordinator {
   std::vector<Peer> peers_;
   std::vector<LastReady> last_ready_;
   int num_joined_ = 0;
-  int noted_contributors_ = 1 << 30;  // of the last notice about finished ranks
+  int noted_contributors_ = 1 << 30;  // the number of ranks in the last notice of NoteAbsent
   std::unordered_map<std::string, Pending> pending_;
   std::vector<Pending> agreed_;  // ready everywhere, in the order in which they became so
   std::vector<NamedSignature> by_id_;
   NameId predicted_ = kNoId;
   TimePoint predicted_at_;
-  std::unordered_map<std::string, std::vector<NameId>> ids_;  // one per signature
+  std::unordered_map<std::string, std::vector<NameId>> ids_;  // by name; one per signature
   // By name and rank: how many of the rank's next requests have already been answered by errors
   // that were sent to all ranks.
   std::unordered_map<std::string, std::map<int, int>> answered_;
@@ -145,7 +145,7 @@ class Coordinator {
   TimePoint last_stall_check_;
   TimePoint last_rank_0_waits_post_;
   uint64_t posts_ = 0;    // so far, by Post
-  uint64_t answers_ = 0;  // so far, agreements other than posts
+  uint64_t answers_ = 0;  // so far, agreements that complete requests
   bool deadlocked_ = false;
   TimePoint deadlocked_since_;
 

@@ -1,8 +1,9 @@
 // How the coordinator uses what ranks report about their waits: it continues without the gradients
 // of a rank that has none to contribute, and ends a group whose ranks wait for one another.
 //
-// A report is valid until rank 0 sends that rank something, which is counted, or until the rank
-// reports something else, which arrives in order.
+// A report holds until the rank announces or reports something else, or rank 0 sends something that
+// may end the wait: an answer to the request; for a file, a post; for an idle rank, any answer.
+// Posts and answers are counted, so the coordinator notices a report that crossed one.
 
 #include <algorithm>
 #include <utility>
@@ -20,12 +21,12 @@ constexpr std::chrono::milliseconds kSettled{500};
 }  // namespace
 
 void Coordinator::SetWaitState(int rank, const WaitState& wait_state) {
-  WaitState& own = peers_[rank].wait_state;
-  own = wait_state;
-  if (own.blocked == WaitState::Blocked::kInRequest) {
-    const auto it = pending_.find(own.what);
+  WaitState& stored = peers_[rank].wait_state;
+  stored = wait_state;
+  if (stored.blocked == WaitState::Blocked::kInRequest) {
+    const auto it = pending_.find(stored.what);
     // It was answered while the report was in transit.
-    if (it == pending_.end() || !it->second.ready[rank]) own.blocked = WaitState::Blocked::kNo;
+    if (it == pending_.end() || !it->second.ready[rank]) stored.blocked = WaitState::Blocked::kNo;
   }
   if (HasNoGradients(rank)) CheckAllReady();
 }
@@ -40,7 +41,7 @@ void Coordinator::Answered(const std::string& name) {
   }
 }
 
-// Whether the rank has no gradients until rank 0 sends what ends its wait.
+// Whether the rank waits, and has no gradients to contribute until rank 0 ends the wait.
 bool Coordinator::HasNoGradients(int rank) const {
   const WaitState& wait_state = peers_[rank].wait_state;
   if (!wait_state.has_no_gradients) return false;
@@ -72,7 +73,7 @@ std::vector<const Coordinator::Pending*> Coordinator::WaitsIn(int rank) const {
   return found;
 }
 
-bool Coordinator::CannotGoOn(int rank, const std::vector<bool>& stuck) const {
+bool Coordinator::WaitsForAny(int rank, const std::vector<bool>& stuck) const {
   if (peers_[rank].joined) return false;
   const std::vector<const Pending*> waits = WaitsIn(rank);
   return std::any_of(waits.begin(), waits.end(), [&](const Pending* pending) {
@@ -89,7 +90,7 @@ std::vector<bool> Coordinator::FindStuck() const {
   for (bool changed = true; changed;) {
     changed = false;
     for (int r = 0; r < size_; ++r) {
-      if (!stuck[r] || CannotGoOn(r, stuck)) continue;
+      if (!stuck[r] || WaitsForAny(r, stuck)) continue;
       stuck[r] = false;
       changed = true;
     }
@@ -97,8 +98,8 @@ std::vector<bool> Coordinator::FindStuck() const {
   return stuck;
 }
 
-// A rank does not wait for a file longer than rank 0 waits (python/_src/files/waits.py), so a rank
-// that waits for a file is not stuck.
+// A rank that waits for a file is not stuck: its wait ends when rank 0 waits for it
+// (python/_src/files/waits.py).
 void Coordinator::CheckDeadlock(TimePoint now) {
   if (options_.deadlock_timeout.count() == 0) return;
   const std::vector<bool> stuck = FindStuck();

@@ -7,12 +7,12 @@
 namespace tfmpi {
 namespace {
 
-struct Head {
+struct Header {
   uint32_t hash;
   uint32_t number;
 };
 
-// Includes the length, since any number of zeros has the fingerprint 0.
+// Includes the length, since zero bytes have the fingerprint 0, however many there are.
 uint32_t Hash(uint32_t number, const char* data, size_t bytes) {
   constexpr uint64_t kFactor = 0x9e3779b97f4a7c15u;  // odd
   const uint64_t hash = (number + kFactor * (Fingerprint(data, bytes) + bytes)) * kFactor;
@@ -22,23 +22,23 @@ uint32_t Hash(uint32_t number, const char* data, size_t bytes) {
 }  // namespace
 
 std::string Seal(uint32_t number, const std::string& message) {
-  const Head head = {Hash(number, message.data(), message.size()), number};
-  std::string sealed(sizeof head + message.size(), '\0');
-  std::memcpy(&sealed[0], &head, sizeof head);
-  std::memcpy(&sealed[sizeof head], message.data(), message.size());
+  const Header header = {Hash(number, message.data(), message.size()), number};
+  std::string sealed(sizeof header + message.size(), '\0');
+  std::memcpy(&sealed[0], &header, sizeof header);
+  std::memcpy(&sealed[sizeof header], message.data(), message.size());
   return sealed;
 }
 
 std::string Open(uint32_t number, const std::string& sealed, std::string* message) {
-  Head head;
-  if (sealed.size() < sizeof head) return "message " + std::to_string(number) + " is truncated";
-  std::memcpy(&head, sealed.data(), sizeof head);
-  message->assign(sealed, sizeof head, std::string::npos);
-  if (head.hash != Hash(head.number, message->data(), message->size())) {
+  Header header;
+  if (sealed.size() < sizeof header) return "message " + std::to_string(number) + " is truncated";
+  std::memcpy(&header, sealed.data(), sizeof header);
+  message->assign(sealed, sizeof header, std::string::npos);
+  if (header.hash != Hash(header.number, message->data(), message->size())) {
     return "message " + std::to_string(number) + " is damaged";
   }
-  if (head.number == number) return "";
-  return "message " + std::to_string(head.number) + " arrived instead of message " +
+  if (header.number == number) return "";
+  return "message " + std::to_string(header.number) + " arrived instead of message " +
          std::to_string(number) + ": one was lost or duplicated";
 }
 

@@ -11,7 +11,7 @@
 
 namespace tfmpi {
 
-// `number`: of the messages from one rank to another, from 1.
+// `number`: counts the messages from one rank to another, from 1.
 std::string Seal(uint32_t number, const std::string& message);
 // A description of what is wrong; "" if this is the intact message with that number.
 std::string Open(uint32_t number, const std::string& sealed, std::string* message);

@@ -42,7 +42,7 @@ struct WaitState {
   uint64_t posts = 0;  // kForFile: the number of posts it has seen, none of which ended its wait
   bool has_no_gradients = false;  // the others average gradients without it meanwhile
   bool idle = false;              // it waits for answers, and its process does nothing else
-  uint64_t answers = 0;           // idle: how many agreements it has seen, not counting posts
+  uint64_t answers = 0;           // idle: how many agreements that complete requests it has seen
   std::string doing;              // for people: "fit() of model 'm', epoch 2, after 12 steps"
 
   bool operator==(const WaitState& other) const {
@@ -58,9 +58,9 @@ inline constexpr int kNumBlocked = 3;
 struct ReadyList {
   std::vector<NameId> ready;             // sorted; known names that are ready here
   std::vector<KnownGather> gathers;      // known gathers that are ready here
-  std::vector<NamedSignature> requests;  // ready here, with a name or signature without a number
+  std::vector<NamedSignature> requests;  // ready here; this name with this signature has no number
   std::vector<std::string> withdrawn;    // no longer ready here
-  bool joined = false;                   // this rank has no more steps; it contributes zeros
+  bool joined = false;                   // this rank has no more requests; it contributes zeros
   std::string leaving;                   // not empty: this rank stops with an error
   std::vector<WaitState> wait_state;     // one, if it has changed
 
@@ -70,11 +70,12 @@ struct ReadyList {
   }
 };
 
+// One request that all ranks carry out.
 struct ResponseItem {
-  NameId id = kNoId;  // known to every rank, or the number that `named` gets
+  NameId id = kNoId;  // kNoId: `named` has and gets no number
   bool is_new = false;
   NamedSignature named;       // filled when is_new
-  std::vector<int64_t> rows;  // GathersRows: first dimension of each rank
+  std::vector<int64_t> rows;  // GathersRows: the first dimension on each rank
 };
 
 // All ranks carry out the same responses in the same order.

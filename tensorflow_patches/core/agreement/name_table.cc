@@ -5,14 +5,14 @@
 
 namespace tfmpi {
 
-NameTable::Entry* NameTable::Find(const std::string& name) {
+NameTable::Entry* NameTable::FindOrAdd(const std::string& name) {
   const auto [it, is_new] = entries_.try_emplace(name);
   if (is_new) it->second.name = name;
   return &it->second;
 }
 
 NameTable::Entry* NameTable::Add(Submission&& submission) {
-  Entry* const entry = Find(submission.request.name);
+  Entry* const entry = FindOrAdd(submission.request.name);
   pending_ += entry->submissions.empty();
   entry->submissions.push_back(std::move(submission));
   return entry;
@@ -76,7 +76,7 @@ NameId NameTable::IdOf(const Entry& entry, const Signature& signature) const {
 }
 
 void NameTable::Number(NameId id, const NamedSignature& named) {
-  Entry* const entry = Find(named.name);
+  Entry* const entry = FindOrAdd(named.name);
   entry->ids.insert(entry->ids.begin(), id);
   if (numbered_.size() <= id) numbered_.resize(id + 1);
   numbered_[id] = {entry, named.signature};

@@ -1,5 +1,5 @@
-// What this rank knows about each name: its unfinished requests, and the number that the ranks
-// have assigned to it.
+// What this rank knows about each name: this rank's unfinished requests, and the numbers that rank
+// 0 has assigned to its signatures.
 //
 // Used by the communication thread. Owns its submissions. A repeated step looks a name up once and
 // allocates nothing.
@@ -21,16 +21,16 @@ class NameTable {
  public:
   struct Entry {
     std::string name;
-    // They run one after the other; the first one is announced. Rarely more than one.
+    // Carried out one at a time, in this order; only the first is announced. Rarely more than one.
     std::vector<Submission> submissions;
-    TimePoint announced;
+    TimePoint announced;  // when the first was added to a ready list
     // One per signature that has a number, the latest first.
     std::vector<NameId> ids;
     bool outstanding = false;  // the coordinator knows the first and has not answered
     bool withdrawn = false;    // the first is to be withdrawn and has not ended
   };
 
-  // Returns the entry of its name. Entries do not move until TakeFirst removes them.
+  // Returns the entry of its name. Entries do not move until TakeFirst or Restart removes them.
   Entry* Add(Submission&& submission);
   // Null if the name has no pending request.
   Entry* FindPending(const std::string& name);
@@ -77,12 +77,12 @@ class NameTable {
     Signature signature;
   };
 
-  Entry* Find(const std::string& name);
+  Entry* FindOrAdd(const std::string& name);
   std::vector<std::string> SortedNames() const;
 
   std::unordered_map<std::string, Entry> entries_;
   std::deque<Numbered> numbered_;  // by number
-  size_t pending_ = 0;             // entries with requests
+  size_t pending_ = 0;             // the number of entries with requests
 };
 
 }  // namespace tfmpi

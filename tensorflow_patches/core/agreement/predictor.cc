@@ -6,16 +6,16 @@
 namespace tfmpi {
 namespace {
 
-const std::vector<NameId>& Nothing() {
-  static const std::vector<NameId>* const nothing = new std::vector<NameId>;
-  return *nothing;
+const std::vector<NameId>& NoIds() {
+  static const std::vector<NameId>* const empty = new std::vector<NameId>;
+  return *empty;
 }
 
 }  // namespace
 
-// A list is predictable if all ranks take part and its names are known: at least one allreduce with
-// data, which no rank can complete without the others (consensus.h), and sparse allgathers, in
-// which only the number of rows may change.
+// A list is predictable if all ranks take part, all names have numbers, and it consists of at least
+// one allreduce with data, which no rank can complete without the others (consensus.h), and sparse
+// allgathers, in which only the number of rows may change.
 bool ResponsePredictor::IsPredictable(const ResponseList& response_list,
                                       const NameTable& table) const {
   if (!response_list.errors.empty() || !response_list.withdrawn.empty() ||
@@ -77,11 +77,11 @@ void ResponsePredictor::OnResponseList(const ResponseList& response_list, const 
 }
 
 const std::vector<NameId>& ResponsePredictor::names() const {
-  return HasPrediction() ? prediction().sorted : Nothing();
+  return HasPrediction() ? prediction().sorted : NoIds();
 }
 
 const std::vector<NameId>& ResponsePredictor::gathers() const {
-  return HasPrediction() ? prediction().gathers : Nothing();
+  return HasPrediction() ? prediction().gathers : NoIds();
 }
 
 void ResponsePredictor::SetRows(size_t gather, const std::function<int64_t(int rank)>& rows) {

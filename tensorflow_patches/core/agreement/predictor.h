@@ -33,8 +33,8 @@ class ResponsePredictor {
   // The predicted gathers, whose rows differ by rank and step, in the order of the response list.
   // Each rank publishes its number of rows next to its vote.
   const std::vector<NameId>& gathers() const;
-  // Sets how many rows each rank has in one of `gathers`. Call it for all of them before the list
-  // is used.
+  // Sets how many rows each rank has in gathers()[gather]. Call it for each before the list is
+  // used.
   void SetRows(size_t gather, const std::function<int64_t(int rank)>& rows);
   // The predicted list. Valid until OnResponseList is called.
   const ResponseList& response_list() const { return prediction().response_list; }

@@ -50,7 +50,7 @@ class Writer {
   void Raw(const T& value) {
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
-  // `one` is called with each element; in Map with each value, after its key.
+  // Calls `one` with each element; in Map with each value, after it has written the key.
   template <typename T, typename One>
   void List(const std::vector<T>& values, const One& one) {
     Unsigned(values.size());
@@ -64,7 +64,7 @@ class Writer {
       one(value);
     }
   }
-  // Null and an empty T are the same.
+  // Null and an empty T are written as the same bytes, which the Reader turns into null.
   template <typename T, typename One>
   void Shared(const std::shared_ptr<const T>& value, const One& one) {
     static const T kNone;
@@ -111,7 +111,7 @@ class Reader {
     const uint8_t byte = Byte();
     value = static_cast<T>(byte < count ? byte : static_cast<uint8_t>(Bad()));
   }
-  // Points into the bytes that are read.
+  // Points into `bytes`.
   std::string_view View() {
     const uint64_t size = Count();
     return {std::exchange(next_, next_ + size), size};

@@ -1,7 +1,7 @@
 // The clock behind all waits, and what a thread does while it waits.
 //
-// Any thread. A test that runs all ranks in turns on one thread installs its own World instead of
-// the machine's, while no engine exists; the test then decides how time passes and who runs.
+// Any thread. A test that runs all ranks in turns on one thread installs a World in place of the
+// machine's clock, while no engine exists; the test then decides how time passes and who runs.
 
 #ifndef TFMPI_CORE_BASE_CLOCK_H_
 #define TFMPI_CORE_BASE_CLOCK_H_
@@ -27,7 +27,7 @@ class Clock {
     virtual void Sleep(duration time) = 0;
     // Called between two reads of a word that another rank may change.
     virtual void Relax() = 0;
-    // Returns when the word changes, another rank notifies, or `limit` has passed.
+    // Returns when the word differs from `value`, another rank notifies, or `limit` has passed.
     virtual void WaitForChange(const std::atomic<uint32_t>& word, uint32_t value,
                                duration limit) = 0;
 
@@ -53,10 +53,11 @@ class Clock {
 #endif
   }
 
-  // Whether this is the machine's time, in which processor time can be measured.
+  // Whether now() is the machine's time, with which processor time can be compared.
   static bool IsReal() { return world_.load(std::memory_order_relaxed) == nullptr; }
 
-  // Returns false if there is no World; the caller then waits itself.
+  // Waits as World::WaitForChange does. Returns false at once if there is no World: the caller
+  // must then wait in its own way.
   static bool WaitForChange(const std::atomic<uint32_t>& word, uint32_t value, duration limit) {
     World* const world = world_.load(std::memory_order_relaxed);
     if (world != nullptr) world->WaitForChange(word, value, limit);

@@ -2,8 +2,8 @@
 //
 // The submitter of a request implements this and owns it until `done` has run. All calls come on
 // the communication thread, in this order: Begin once, then Put and Take, in chunks, in row order.
-// Only with TF_MPI_FAULT=shrink (core/recovery), Weight and Prepare come first, the sequence may
-// repeat from there, and Take may be called for this rank's own rows.
+// Only with TF_MPI_FAULT=shrink (core/recovery), Weight and Prepare come first, all of this may be
+// repeated after a death, and Take may be called for this rank's own rows.
 
 #ifndef TFMPI_CORE_BASE_ROW_ACCESS_H_
 #define TFMPI_CORE_BASE_ROW_ACCESS_H_
@@ -22,7 +22,8 @@ class RowAccess {
   // This rank's index into `rows`, and a factor for its rows besides the weight.
   virtual void Prepare(int /*rank*/, double /*factor*/) {}
 
-  // `rows`: by rank; 0 for a rank that has joined. `contributors`: ranks that have not joined.
+  // `rows`: the number of rows of each rank; 0 if it does not take part. `contributors`: how many
+  // ranks take part.
   virtual void Begin(const std::vector<int64_t>& rows, int contributors) = 0;
   // Writes this rank's rows [begin, end) to `to`, one after another.
   virtual void Put(int64_t begin, int64_t end, char* to) = 0;

@@ -1,5 +1,5 @@
 // Sizes at which tensors are fused and split, all in one place, in bytes, from the graph to the
-// wire. Python reads its values through the C API. For the reasons see
+// wire. Python reads the first two through the C API. For the reasons see
 // docs/decisions/006-fusion.md, 007-shared-memory.md and 008-between-nodes.md.
 
 #ifndef TFMPI_CORE_BASE_SIZES_H_
@@ -9,14 +9,14 @@
 
 namespace tfmpi {
 
-// In a graph. An average of many tensors is closed at this size: the sooner it is closed, the
-// sooner it can start, but each average costs an op.
+// In a graph. An average op gets no further tensor once it has this size: a small one can start
+// sooner, but each costs time.
 inline constexpr size_t kOpBytes = size_t{2} << 20;
-// A gradient of this size gets an average of its own and waits for no other.
+// A gradient of at least this size gets an average op of its own, so it waits for no other.
 inline constexpr size_t kOwnOpBytes = size_t{1} << 20;
 
-// In the engine. A tensor of this size is sent alone and in place: copying it into a buffer and
-// out again would cost more than a separate transfer.
+// In the engine. A tensor of at least this size is sent alone and in place: copying it into a
+// buffer and out again would cost more than a separate transfer.
 inline constexpr size_t kAloneBytes = size_t{256} << 10;
 // All others share a buffer of at most this size; the default of TF_MPI_FUSION_THRESHOLD.
 inline constexpr size_t kFusionBytes = size_t{4} << 20;
@@ -24,7 +24,8 @@ inline constexpr size_t kFusionBytes = size_t{4} << 20;
 // Inside a node. Up to this size every rank reduces the whole tensor, which saves one of two waits.
 inline constexpr size_t kWholeBytes = size_t{8} << 10;
 // A larger tensor passes through shared memory in chunks that fit the ranks' second-level caches.
-// With very many ranks the chunks are smaller, so that a node never needs more than this in total.
+// With very many ranks the chunks are smaller, down to the minimum, so that those of a node's ranks
+// together do not exceed the third value.
 inline constexpr size_t kChunkBytes = size_t{128} << 10;
 inline constexpr size_t kMinChunkBytes = size_t{32} << 10;
 inline constexpr size_t kMaxChunksBytes = size_t{64} << 20;
@@ -41,11 +42,12 @@ inline constexpr size_t kSharedGpuChunkBytes = size_t{32} << 20;
 // between two buffers. With eight ranks each message is 2 MiB.
 inline constexpr size_t kGpuToGpuChunkBytes = size_t{16} << 20;
 
-// Between nodes. The amount that is reduced inside the node, then between nodes, then distributed.
+// Between nodes. This much at a time is reduced inside the node, then between nodes, and then
+// distributed inside the node.
 inline constexpr size_t kStageBytes = size_t{4} << 20;
 // A chunk of this size that MPI carries stays in the cache between reduction and copy.
 inline constexpr size_t kMpiChunkBytes = size_t{2} << 20;
-// An exchange of shares pays for its messages only if each rank gets at least this much to reduce.
+// Reducing in shares is worth its messages only if each rank has at least this much to reduce.
 inline constexpr size_t kMinMpiShare = size_t{16} << 10;
 
 }  // namespace tfmpi

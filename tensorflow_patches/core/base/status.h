@@ -1,4 +1,4 @@
-// A result without a value: what every operation of the core returns.
+// A result without a value, for operations of the core that can fail.
 //
 // Used on any thread; a value type that owns its message. The core depends on neither TensorFlow
 // nor absl, so it has its own type; glue/ maps the codes one to one onto absl::Status.

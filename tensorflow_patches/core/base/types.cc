@@ -46,7 +46,7 @@ const char* Name(ReduceOp op) {
 
 const char* Name(OpKind kind) {
   constexpr const char* kNames[kNumOpKinds] = {"allreduce", "allgather", "broadcast", "barrier",
-                                               "allgather of rows"};
+                                               "sparse allgather"};
   return kNames[static_cast<size_t>(kind)];
 }
 

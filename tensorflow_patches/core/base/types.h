@@ -44,7 +44,7 @@ enum class ReduceOp : uint8_t {
 };
 inline constexpr int kNumReduceOps = 6;
 
-// kSparseAllgather is an allgather of rows that are read and written in place.
+// kSparseAllgather gathers the rows of a sparse gradient, in place (RowAccess).
 enum class OpKind : uint8_t {
   kAllreduce = 0,
   kAllgather = 1,

@@ -14,16 +14,17 @@
 namespace tfmpi {
 namespace {
 
-// Small integers, whose sums are exact; they differ by rank and position, and repeat.
+// Inputs are small integers, whose sums are exact. They differ by rank and position, and repeat
+// after this many positions.
 constexpr size_t kPeriod = 84;
 
-double InputValue(size_t place, int rank) {
-  return static_cast<double>((place + static_cast<size_t>(rank)) % 4 + place / 7 % 3);
+double InputValue(size_t position, int rank) {
+  return static_cast<double>((position + static_cast<size_t>(rank)) % 4 + position / 7 % 3);
 }
 
-double SumValue(size_t place, int size) {
+double SumValue(size_t position, int size) {
   double sum = 0;
-  for (int rank = 0; rank < size; ++rank) sum += InputValue(place, rank);
+  for (int rank = 0; rank < size; ++rank) sum += InputValue(position, rank);
   return sum;
 }
 
@@ -84,7 +85,7 @@ class Round {
   }
 
   void EndOne(const Status& ended) { EndOne({ended, SecondsSince(start_)}); }
-  // As above, with the time; that of the last request is the round's.
+  // As above, with the time; the round's is that of its last request.
   void EndOne(const Timed& ended) {
     std::shared_ptr<Round> self;  // released after the mutex
     std::lock_guard<std::mutex> lock(mutex_);
@@ -238,7 +239,7 @@ Status Bench::Call(BenchWay way, Transport* transport, int round, int tensor) {
   return transport->Allreduce(in, out, reduction, deadline);
 }
 
-// On the communication thread, in a barrier's `done`.
+// Called on the communication thread, in a barrier's `done`.
 Timed Bench::RunDirectly(BenchWay way) {
   Transport* const transport = engine_->transport();
   // The ranks leave the barrier microseconds apart; these rounds bring them as close as possible.
@@ -284,7 +285,7 @@ Request Bench::InPlace(const char* what, const Signature& signature, void* data)
   return request;
 }
 
-// A tiny allreduce, which brings the ranks close together.
+// A tiny allreduce, after which the ranks continue at nearly the same time.
 Request Bench::MakeAligner() {
   return InPlace(" together", {OpKind::kAllreduce, ReduceOp::kSum, DataType::kFloat32, 0, {1}},
                  &aligner_);
@@ -346,7 +347,7 @@ Status Bench::Agree() {
   return RunRound({InPlace(" once more", byte, &more_)}, label_ + " once more").status;
 }
 
-// Replaces each of `seconds_` by the maximum over the ranks.
+// Replaces each of `seconds_` with the maximum over the ranks.
 Status Bench::TakeSlowest() {
   const auto samples = static_cast<int64_t>(seconds_.size());
   const Signature all = {OpKind::kAllreduce, ReduceOp::kMax, DataType::kFloat64, 0, {samples}};

@@ -3,9 +3,9 @@
 //
 // All ranks call RunBench with the same case, each on a thread other than the communication thread,
 // and nothing else uses the engine meanwhile. The first two run inside the `done` of a barrier:
-// there every rank's communication thread is at one agreed point and may use the
-// transport directly. The ways alternate, so that other load on the machine affects all of them
-// equally. Every result is checked: ranks contribute different numbers.
+// there every rank's communication thread is at the same agreed point and may use the transport
+// directly. The ways alternate, so that other load on the machine affects all of them equally.
+// Every result is checked: ranks contribute different numbers.
 
 #ifndef TFMPI_CORE_BENCH_BENCH_H_
 #define TFMPI_CORE_BENCH_BENCH_H_

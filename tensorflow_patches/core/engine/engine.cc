@@ -123,7 +123,7 @@ void Engine::Leave(const std::string& reason, Clock::duration grace) {
 
 void Engine::Run() {
   communication_thread_.Take();
-  while (!queue_.stop_asked() && !IsOver() && Turn()) EndByFailure();
+  while (!queue_.stop_asked() && !IsOver() && Turn()) HandleFailure();
   Stop();
   communication_thread_.GiveUp();
 }
@@ -165,8 +165,9 @@ bool Engine::Turn() {
   return true;
 }
 
-// The consequences of a failure in one of the parts.
-void Engine::EndByFailure() {
+// If a part has failed (EngineState::Fail): completes all requests and tells the peers, unless the
+// survivors of a death can continue.
+void Engine::HandleFailure() {
   if (state_.ok() || state_.interrupted || failed_) return;
   state_.interrupted = state_.Interrupts();
   if (state_.interrupted) return;  // the survivors regroup in the next turn
@@ -181,7 +182,7 @@ void Engine::EndByFailure() {
 void Engine::Stop() {
   queue_.Close();
   TakeSubmissions();
-  EndByFailure();
+  HandleFailure();
   // The loop has ended because this rank leaves.
   if (!state_.finished && state_.ok()) messenger_.SendStopToChildren(queue_.leave_reason());
   pending_.CompleteAll(state_.ok() ? Status(Code::kFailedPrecondition, "the engine has stopped")
@@ -256,8 +257,8 @@ bool Engine::ExchangeMessages(bool news) {
   return state_.ok() && negotiator_.Exchange(news);
 }
 
-// The peers are expected to vote soon; sleeping and being woken would delay the step. Returns when
-// the vote is decided, when the end is asked for, or when the patience has run out without work.
+// The peers are expected to vote soon; to sleep and be woken would delay the step. Returns when the
+// vote is decided, when the end is asked for, or when there has been no work for kPollPatience.
 void Engine::PollForVotes() {
   constexpr int kPollsPerClockRead = 16;
   TimePoint began;
@@ -285,7 +286,8 @@ void Engine::Wait() {
   const bool patient = negotiator_.voted() || holds_back;
   const auto limit = patient ? std::min<Clock::duration>(options_.vote_patience, kIdleWait)
                              : Clock::duration(kIdleWait);
-  // The others can agree on nothing without this rank, unless it has joined.
+  // Until this rank has requests or has joined, the others cannot agree on an operation of all
+  // ranks.
   const bool expecting =
       holds_back || !pending_.names().nothing_pending() || state_.joined || state_.left;
   const ControlLinks& links = messenger_.links();

@@ -1,4 +1,4 @@
-// The engine: one per process. Its communication thread makes every transport call.
+// The engine: one per process. Its communication thread makes the transport calls (transport.h).
 //
 // Submit, Withdraw: any thread; they never block on communication. Completion callbacks run on the
 // communication thread, or inside Submit once the engine has stopped; no lock is held. The engine
@@ -44,7 +44,7 @@ class Engine {
   const Topology& topology() const { return transport()->topology(); }
   size_t fusion_threshold() const { return options_.coordinator.fusion_threshold; }
   std::string transport_description() const { return transport()->description(); }
-  // For calls that are allowed on any thread; and for bench.h, which drives it on all ranks in the
+  // For calls that are allowed on any thread; and for bench.cc, which uses it on all ranks in the
   // `done` of a barrier.
   Transport* transport() const { return transport_.get(); }
 
@@ -76,7 +76,7 @@ class Engine {
   // the others' averages, then leaves the group. Requests submitted after this call fail.
   Status Join();
   // This rank stops with an error: every other rank's requests fail with `reason`. Waits up to
-  // `grace` for the coordinator to receive it.
+  // `grace` for the coordinator's answer.
   void Leave(const std::string& reason, Clock::duration grace);
 
   bool OnCommunicationThread() const { return communication_thread_.IsMine(); }
@@ -108,7 +108,7 @@ class Engine {
   void Run();
   bool IsOver() const TFMPI_REQUIRES(communication_thread_);
   bool Turn() TFMPI_REQUIRES(communication_thread_);
-  void EndByFailure() TFMPI_REQUIRES(communication_thread_);
+  void HandleFailure() TFMPI_REQUIRES(communication_thread_);
   void Stop() TFMPI_REQUIRES(communication_thread_);
   bool TakeSubmissions() TFMPI_REQUIRES(communication_thread_);
   Status Accept(Request* request) TFMPI_REQUIRES(communication_thread_);

@@ -1,5 +1,5 @@
-// The state that the parts of an engine share: what they work with, the time, the progress of this
-// rank, and whether it still communicates.
+// The state that the parts of an engine share: the transport, the options, the time, the progress
+// of this rank, and whether it still communicates.
 //
 // Communication thread; after its end, the thread that joined it.
 
@@ -35,11 +35,11 @@ struct EngineState {
   TimePoint Deadline() const { return now + options.collective_timeout; }
 
   // Unless `status` is ok or there already is a failure, nothing is communicated from now on. The
-  // loop handles the consequences (Engine::EndByFailure), so every part must return to it.
+  // loop handles the consequences (Engine::HandleFailure), so every part must return to it.
   void Fail(const Status& status) {
     if (failure.ok()) failure = status;
   }
-  // Like Fail, and the survivors do not continue without a rank that has died.
+  // Like Fail, but the survivors of a death do not continue either (recovery.h).
   void FailForGood(const Status& status) {
     if (!failure.ok() && !interrupted) return;
     given_up = true;
@@ -47,8 +47,8 @@ struct EngineState {
     failure = status;
   }
   bool ok() const { return failure.ok(); }
-  // Whether the failure was caused by the death of a rank, and the others can continue. The death
-  // may become known only after the failure.
+  // Whether the failure was caused by the death of a rank, and the others can continue. Waits up to
+  // 200 ms, because the death may become known only after the failure.
   bool Interrupts() const {
     constexpr std::chrono::milliseconds kBetweenLooks{10};
     constexpr int kLooks = 20;
@@ -70,7 +70,7 @@ struct EngineState {
   // Updated after a wait and every few polls: accurate enough for what takes milliseconds.
   TimePoint now;
   bool joined = false;                 // this rank has no more requests
-  bool left = false;                   // this rank stops
+  bool left = false;                   // this rank stops with an error
   std::string leaving;                 // the reason
   bool finished = false;               // every rank has joined
   bool reported_no_gradients = false;  // this rank has reported at least once that it has none

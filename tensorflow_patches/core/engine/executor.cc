@@ -3,8 +3,8 @@
 namespace tfmpi {
 namespace {
 
-// All ranks make the same choice, and one of them reports it.
-GpuOptions GpusOf(const EngineState& state) {
+// All ranks choose the same way to reduce on GPUs, so only rank 0 reports it.
+GpuOptions GpuOptionsFor(const EngineState& state) {
   GpuOptions gpus = state.options.gpus;
   if (state.rank() == 0) gpus.log = state.options.log;
   gpus.chosen = [published = state.published](bool staged) { published->SetGpusStaged(staged); };
@@ -18,11 +18,11 @@ bool IsFatal(const Status& status) {
 
 }  // namespace
 
-Executor::Executor(EngineState* state, PendingRequests* pending, RecoverableReduction* reduction)
+Executor::Executor(EngineState* state, PendingRequests* pending, RecoverableReduction* recoverable)
     : state_(state),
       pending_(pending),
-      recoverable_(reduction),
-      fusion_(state->transport, state->options.coordinator.fusion_threshold, GpusOf(*state)),
+      recoverable_(recoverable),
+      fusion_(state->transport, state->options.coordinator.fusion_threshold, GpuOptionsFor(*state)),
       response_notes_(&state->stats) {}
 
 void Executor::Execute(const ResponseList& response_list) {
@@ -51,7 +51,7 @@ void Executor::Execute(const Response& response) {
     state_->published->completed.Add(tensors);
     state_->published->bytes.Add(bytes);
   }
-  if (bytes >= kAloneBytes) state_->now = Clock::now();  // that took a while
+  if (bytes >= kAloneBytes) state_->now = Clock::now();  // such a transfer takes long
   CompleteEntries(status);
   if (IsFatal(status)) state_->Fail(status);
   if (recoverable_ != nullptr && state_->ok()) {
@@ -138,7 +138,6 @@ Status Executor::Transfer(const Response& response) {
   return Status(Code::kInternal, "unknown operation");
 }
 
-// Completes the requests of the response that was just executed.
 void Executor::CompleteEntries(const Status& status) {
   for (size_t i = 0; i < fusion_entries_.size(); ++i) {
     const FusionEntry& fusion_entry = fusion_entries_[i];

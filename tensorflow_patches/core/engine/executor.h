@@ -19,15 +19,15 @@ namespace tfmpi {
 
 class Executor {
  public:
-  // All outlive it. `reduction`: null unless the ranks continue after deaths.
-  Executor(EngineState* state, PendingRequests* pending, RecoverableReduction* reduction);
+  // All outlive it. `recoverable`: null unless the ranks continue after deaths.
+  Executor(EngineState* state, PendingRequests* pending, RecoverableReduction* recoverable);
 
   // Executes the responses of the list in order, until one fails the engine.
   void Execute(const ResponseList& response_list);
   // Delivers the result of a response that other ranks have executed and this one has not.
   Status Deliver(const Response& response, const Result& result);
 
-  // For work on GPUs that may still be running.
+  // For DrainGpus, AbortGpus and CheckGpus.
   Fusion* fusion() { return &fusion_; }
 
  private:
@@ -43,7 +43,8 @@ class Executor {
   RecoverableReduction* const recoverable_;
   Fusion fusion_;
   ResponseNotes response_notes_;
-  // Of the current response; null or empty entries where this rank does not take part.
+  // Of the current response, by item. Where this rank does not take part, FusionEntry::request is
+  // null, and so may be the table's entry.
   std::vector<FusionEntry> fusion_entries_;
   std::vector<NameTable::Entry*> entries_;
 };

@@ -19,9 +19,8 @@
 
 namespace tfmpi {
 
-// The time that a peer allows beyond a limit that rank 0 itself enforces. Only the coordinator,
-// which knows who is missing, reports and ends a stall; its peers wait twice as long, within
-// bounds.
+// How long the other ranks wait if the coordinator ends a stall after `limit`: twice as long, but
+// at least 2 s and at most 30 s longer. So the coordinator, which knows who is missing, is first.
 inline Clock::duration WithGrace(Clock::duration limit) {
   constexpr std::chrono::seconds kMin{2}, kMax{30};
   return limit + std::clamp<Clock::duration>(limit, kMin, kMax);

@@ -89,7 +89,10 @@ Status Messenger::Receive(const ControlMessage& sealed, Incoming* incoming) {
 
 Status Messenger::ReceiveFromParent(const std::string& bytes, ResponseList* response_list) {
   if (!Decode(bytes, response_list)) {
-    return Status(Code::kInternal, "cannot read a response list from rank 0");
+    return Status(Code::kInternal,
+                  state_->Me() +
+                      " cannot read a response list from rank 0. Either another process sends "
+                      "messages as rank 0, or this is a bug in tensorflow.mpi; please report it");
   }
   return response_list->empty() ? Status() : SendDown(*response_list, bytes);
 }
@@ -99,7 +102,10 @@ Status Messenger::ReceiveFromChild(int source, const std::string& bytes,
   const int rank = state_->rank();
   const Status unreadable(Code::kInternal, "rank " + std::to_string(rank) +
                                                " cannot read a ready list from rank " +
-                                               std::to_string(source));
+                                               std::to_string(source) +
+                                               ". Either another process sends messages as that "
+                                               "rank, or this is a bug in tensorflow.mpi; please "
+                                               "report it");
   if (relay_ != nullptr) {
     std::vector<Announcement> to_relay;
     if (!Decode(bytes, state_->size(), &to_relay)) return unreadable;
@@ -116,9 +122,9 @@ Status Messenger::ReceiveFromChild(int source, const std::string& bytes,
 }
 
 Status Messenger::SendHeartbeat() {
-  const bool done = relay_ != nullptr ? relay_->HaveJoined(links_.below) : state_->joined;
+  const bool all_joined = relay_ != nullptr ? relay_->HaveJoined(links_.below) : state_->joined;
   Status status;
-  if (state_->rank() != 0 && !done) {
+  if (state_->rank() != 0 && !all_joined) {
     status = Send(links_.parent,
                   links_.tree ? Encode(std::vector<Announcement>()) : Encode(ReadyList()));
   }

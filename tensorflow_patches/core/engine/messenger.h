@@ -2,7 +2,7 @@
 // the ranks that core/transport/control_links.h connects. Each is numbered and sealed (envelope.h).
 // A rank that has children relays their announcements (relay.h).
 //
-// Communication thread. It sends only what its callers pass to it, and never fails the engine.
+// Communication thread. It returns errors and never fails the engine itself.
 
 #ifndef TFMPI_CORE_ENGINE_MESSENGER_H_
 #define TFMPI_CORE_ENGINE_MESSENGER_H_
@@ -30,13 +30,13 @@ class Messenger {
   const ControlLinks& links() const { return links_; }
   // Whether this rank's announcements go out together with those of its children, from TakeDue.
   bool relays() const { return relay_ != nullptr; }
-  // Whether some are held back for now; whether some are due.
+  // Whether announcements are held back for now; whether some are due.
   bool holds_back() const { return relay_ != nullptr && relay_->holds_back(); }
   bool has_due() const { return relay_ != nullptr && relay_->has_due(); }
   // The announcements to forward; on rank 0, to its coordinator.
   std::vector<Announcement> TakeDue();
 
-  // Sends this rank's list to its parent, or its relay.
+  // Sends this rank's list to its parent, or passes it to this rank's relay.
   Status SendUp(const ReadyList& ready_list);
   Status SendUp(const std::vector<Announcement>& announcements);
   // Sends the list, encoded as `bytes`, to all ranks below. If it has responses, returns only when
@@ -47,14 +47,13 @@ class Messenger {
     std::vector<Announcement> announcements;  // for rank 0's coordinator
     ResponseList response_list;               // already sent down
   };
-  // Processes one message.
   Status Receive(const ControlMessage& sealed, Incoming* incoming);
   // Extracts the bytes; returns a description of what is wrong, or "".
   std::string Unseal(const ControlMessage& sealed, std::string* bytes);
 
   // Sends an empty message to every rank that this one exchanges messages with (heartbeats.h).
-  // Sends none up after the last message of this rank and its children, so none is left when MPI
-  // ends.
+  // Sends none up after the last message of this rank and its children, so none is left unread when
+  // MPI ends.
   Status SendHeartbeat();
   Heartbeats& heartbeats() { return heartbeats_; }
   const Heartbeats& heartbeats() const { return heartbeats_; }
@@ -80,7 +79,7 @@ class Messenger {
   const PendingRequests* const pending_;
   ControlLinks links_;
   std::unique_ptr<Relay> relay_;  // null without children in a tree
-  RankSet joined_;                // of the ranks that reach rank 0 without a relay
+  RankSet joined_;                // on rank 0 without a relay: the ranks that have joined
   // Messages so far, to each rank and from each.
   std::vector<uint32_t> sent_;
   std::vector<uint32_t> received_;

@@ -72,7 +72,7 @@ bool Negotiator::VoteOrAnnounce() {
   return true;
 }
 
-// Decides an open vote at this position, and executes the list if it was committed.
+// Rejects the vote at this position or, if it has been committed, executes the list.
 void Negotiator::EndBypass() {
   if (bypass_.End() == Outcome::kCommitted) ExecutePredicted();
 }

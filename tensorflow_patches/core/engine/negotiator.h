@@ -1,8 +1,8 @@
 // How this rank agrees with the others on what to do next: it announces its requests, by a vote or
 // in a ready list, and executes response lists. On rank 0 it owns the coordinator.
 //
-// At any one position a rank either votes (bypass.h) or tells the coordinator. Communication
-// thread.
+// Before it sends requests to the coordinator, it rejects the vote at the current position
+// (bypass.h). Communication thread.
 
 #ifndef TFMPI_CORE_ENGINE_NEGOTIATOR_H_
 #define TFMPI_CORE_ENGINE_NEGOTIATOR_H_
@@ -28,13 +28,14 @@ class Negotiator {
              History* history);
 
   // Sends announcements, receives messages and executes what is agreed. Returns whether it did
-  // anything. `news`: the coordinator may have something to decide even without messages.
+  // anything or can do more at once. `news`: the coordinator may have something to decide even
+  // without messages.
   bool Exchange(bool news);
   // Sends all announcements. After it, no rank can commit a vote at the current position.
   void TellCoordinator();
   // Sends an announcement of this rank to the coordinator.
   void SendReadyList(const ReadyList& ready_list);
-  // On rank 0: has the coordinator send it to every rank.
+  // On rank 0: has the coordinator send the post to every rank.
   void NotePost(const std::string& post);
   // Executes all of a response list except its responses.
   void ExecuteRest(const ResponseList& response_list);
@@ -45,7 +46,7 @@ class Negotiator {
   // Whether this rank's open vote has been decided, which no message announces.
   bool MayBeDecided() const { return bypass_.voted() && bypass_.Look() != Outcome::kOpen; }
   bool voted() const { return bypass_.voted(); }
-  // The number of agreements other than posts.
+  // The number of agreements that completed requests.
   uint64_t answers() const { return answers_; }
   const ResponseBypass& bypass() const { return bypass_; }
   // Null except on rank 0.

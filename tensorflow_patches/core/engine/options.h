@@ -15,12 +15,12 @@ namespace tfmpi {
 
 struct EngineOptions {
   CoordinatorOptions coordinator;
-  // A collective that all ranks have started fails the engine if it takes longer than this.
+  // An operation that the ranks have agreed on fails the engine if it takes longer than this.
   Clock::duration collective_timeout = std::chrono::seconds(300);
   // Prints a line for people; may be null. Called on the communication thread.
   std::function<void(const std::string&)> log;
   bool stats = false;  // counts for TF_MPI_STATS
-  GpuOptions gpus;     // with this `log`
+  GpuOptions gpus;     // the executor sets its `log` and `chosen`
   // Ranks with a shared word agree on a repeated step without a message (consensus.h).
   bool response_bypass = true;
   // After waiting this long for the others' votes, a rank tells the coordinator, which knows who is
@@ -41,10 +41,10 @@ struct EngineOptions {
   std::function<std::function<void()>(const std::function<void()>& loop)> start_loop;
 };
 
-// Counters since the start, read one after another: each is exact, but they may not match.
+// Counters since the start. They are read one after another, so not at the same moment.
 struct EngineStats {
   uint64_t completed = 0;    // tensors of requests that ended with ok
-  uint64_t collectives = 0;  // data operations on the transport
+  uint64_t collectives = 0;  // responses executed
   uint64_t bytes = 0;        // of these requests' tensors
   uint64_t predicted = 0;    // agreements without a message
   uint64_t messages_sent = 0;

@@ -45,8 +45,8 @@ void PendingRequests::Announce(NameTable::Entry* entry) {
     ready_list_.ready.push_back(id);
   }
   if (!TakeError(&early_errors_, entry->name, &error)) return;
-  // Sent at once: the next request of this name must not share a message with this one, since a
-  // message contains a number only once, and all numbers before the names.
+  // Sent at once: the next request of this name must not share a ready list with this one, since a
+  // list contains a number only once, and the coordinator reads all numbers before the names.
   const std::string name = entry->name;
   if (state_->ok()) send_now_();
   if (NameTable::Entry* const pending = names_.FindPending(name)) Complete(pending, error);
@@ -89,9 +89,9 @@ void PendingRequests::Complete(NameTable::Entry* entry, const Status& status) {
   // An unsent withdrawal would be taken for one of the next request.
   std::vector<std::string>& withdrawn = ready_list_.withdrawn;
   withdrawn.erase(std::remove(withdrawn.begin(), withdrawn.end(), entry->name), withdrawn.end());
-  NameTable::Entry* const left = names_.TakeFirst(entry, &submission);
+  NameTable::Entry* const kept = names_.TakeFirst(entry, &submission);
   state_->stats.Ended(submission.request, status.ok());
-  if (left != nullptr && !left->submissions.empty()) Announce(left);
+  if (kept != nullptr && !kept->submissions.empty()) Announce(kept);
   submission.request.done(status);
 }
 

@@ -1,7 +1,7 @@
 // The unfinished requests of this rank, and what it has yet to announce to the coordinator.
 //
-// For each name one request at a time is announced, the next when that has ended. Request callbacks
-// run in Withdraw, Complete and CompleteAll. Communication thread.
+// For each name one request at a time is announced, the next when that has ended. Functions that
+// add, withdraw, announce or complete requests may run `done`. Communication thread.
 
 #ifndef TFMPI_CORE_ENGINE_PENDING_REQUESTS_H_
 #define TFMPI_CORE_ENGINE_PENDING_REQUESTS_H_
@@ -23,7 +23,7 @@ Status Withdrawn(const std::string& name);
 
 class PendingRequests {
  public:
-  // By name, in order.
+  // By name, in the order in which they arrived.
   using Errors = std::unordered_map<std::string, std::deque<Status>>;
 
   // `state` outlives it. `send_now`: sends all announcements, which it gets from TakeReadyList.
@@ -66,7 +66,7 @@ class PendingRequests {
   const std::function<void()> send_now_;
   NameTable names_;
   ReadyList ready_list_;
-  int outstanding_ = 0;  // entries that are outstanding
+  int outstanding_ = 0;  // the number of outstanding entries
   // For names that were not submitted here when the ranks agreed on the error.
   Errors early_errors_;
   Errors former_errors_;  // of former groups, which no coordinator counts any more

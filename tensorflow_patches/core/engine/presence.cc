@@ -34,13 +34,13 @@ void Presence::CheckCoordinator() {
   if (unanswered.empty()) return;
   if (timeout.count() > 0 && state_->now - since >= WithGrace(timeout)) {
     const int parent = messenger_->links().parent;
-    const std::string by_way_of =
+    const std::string or_parent =
         ", or that of rank " + std::to_string(parent) + ", through which it answers";
     return state_->Fail(Status(
         Code::kDeadlineExceeded,
         state_->Me() + ": rank 0 has not answered about '" + unanswered +
             "' for longer than TF_MPI_STALL_TIMEOUT; its process is stopped, hangs or has died" +
-            (parent == 0 ? "" : by_way_of)));
+            (parent == 0 ? "" : or_parent)));
   }
   ReportSilence(unanswered, since);
 }

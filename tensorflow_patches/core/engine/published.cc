@@ -24,9 +24,9 @@ int64_t Published::Posted(const std::string& key) const {
 std::string Published::PostedValue(const std::string& key, int64_t number) const {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto it = posts_.find(key);
-  const bool there =
+  const bool found =
       it != posts_.end() && number >= 0 && number < static_cast<int64_t>(it->second.texts.size());
-  return there ? it->second.texts[number] : std::string();
+  return found ? it->second.texts[number] : std::string();
 }
 
 EngineStats Published::stats() const {

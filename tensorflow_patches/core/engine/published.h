@@ -35,8 +35,8 @@ class Counter {
 
 class Published {
  public:
-  // `post`: a key, which a line break and a text may follow. On rank 0 called by the thread that
-  // posts.
+  // `post`: a key, which a line break and a text may follow. On rank 0 also called by other threads
+  // (Engine::Post).
   void CountPost(const std::string& post);
   // Resets the count of this key.
   void ForgetPosts(const std::string& key) {
@@ -59,7 +59,7 @@ class Published {
     return failure_;
   }
 
-  // The number of times that the group has changed.
+  // The generation: how often the group has changed.
   void BeginGeneration() { generation_.fetch_add(1, std::memory_order_release); }
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 

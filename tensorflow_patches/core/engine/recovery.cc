@@ -38,8 +38,8 @@ Status Recovery::MapToCurrentGroup(Request* request) {
   return Status();
 }
 
-// If this request failed on this rank only, this rank's next broadcast of that name would match the
-// others' pending one.
+// Ends the group: if this request failed on this rank only, this rank's next broadcast of that name
+// would be matched with the others' pending one.
 Status Recovery::FailOrphanedBroadcast(Request* request, uint64_t group) {
   const auto root = static_cast<size_t>(request->signature.root);
   if (!state_->ok()) {  // MakeReport tells the survivors, if they regroup; the group then ends
@@ -135,7 +135,7 @@ std::string Recovery::DescribeDeaths(const Regrouping& regrouping) const {
          (dead.size() == 1 ? " has died" : " have died");
 }
 
-// Why they cannot continue; "" if they can.
+// Why the survivors cannot continue; "" if they can.
 std::string Recovery::ReasonToStop(const Regrouping& regrouping) const {
   for (const Report& report : regrouping.reports) {
     const bool orphaned = std::any_of(report.roots.begin(), report.roots.end(),
@@ -170,16 +170,16 @@ void Recovery::ContinueWith(std::unique_ptr<Transport> next, const Regrouping& r
   parts_.transport->SwitchTo(std::move(next));
   RestartInNewGroup();
   if (state_->rank() != 0 || !state_->options.log) return;
-  const size_t left = regrouping.reports.size();
+  const size_t survivors = regrouping.reports.size();
   const uint64_t repeated = regrouping.most_done - regrouping.least_done;
   const std::string doing = state_->script_state->Snapshot().doing;
-  state_->options.log(deaths + (doing.empty() ? "" : ", in " + doing) + "; " +
-                      std::to_string(left) + (left == 1 ? " rank continues" : " ranks continue") +
-                      ", and averages are now over these. All of them have all earlier averages (" +
-                      std::to_string(repeated) +
-                      (repeated == 1 ? " operation was" : " operations were") +
-                      " completed from other ranks' history); this process is now rank 0" +
-                      (done_before != regrouping.most_done ? ", and had missed some of them" : ""));
+  state_->options.log(
+      deaths + (doing.empty() ? "" : ", in " + doing) + "; " + std::to_string(survivors) +
+      (survivors == 1 ? " rank continues" : " ranks continue") +
+      ", and averages are now over these. All of them have all earlier averages (" +
+      std::to_string(repeated) + (repeated == 1 ? " operation was" : " operations were") +
+      " completed from other ranks' history); this process is now rank 0" +
+      (done_before != regrouping.most_done ? ", and had missed some of them" : ""));
 }
 
 // Replays what other ranks have executed and this rank has not.
@@ -222,7 +222,6 @@ void Recovery::AdaptPending(const Regrouping& regrouping) {
   }
 }
 
-// Restarts all parts for the group that the transport has switched to.
 void Recovery::RestartInNewGroup() {
   state_->published->BeginGeneration();
   state_->published->ForgetPosts(kJoinedPost);  // they contain ranks of the former group

@@ -1,8 +1,8 @@
 // Continuing without ranks that have died: the survivors regroup, execute what some of them have
 // already executed, and restart as a smaller group with the requests that are still pending.
 //
-// docs/decisions/053. A result that a rank has already handed to its kernels is in its history, so
-// ranks that were not that far get the same bits. What no rank has executed is discarded and
+// See docs/decisions/053. A result that a rank has already handed to its kernels is in its history,
+// so ranks that were not that far get the same bits. What no rank has executed is discarded and
 // announced again. Communication thread.
 
 #ifndef TFMPI_CORE_ENGINE_RECOVERY_H_
@@ -42,12 +42,12 @@ class Recovery {
     for (int rank = 0; rank < state->size(); ++rank) launch_ranks_[0].push_back(rank);
   }
 
-  // In each turn: a death that no operation has noticed fails the engine, too.
+  // Call it in each turn: a death that no operation has noticed fails the engine, too.
   void CheckForDeaths();
   // Collective over all living ranks, after a death or when every script has ended. Returns true
   // if every script has ended; the loop then ends.
   bool RegroupSurvivors();
-  // A request may have been created before a rank died; adapts it to the current group.
+  // Adapts a new request to the current group: it may have been created before a rank died.
   Status MapToCurrentGroup(Request* request);
 
  private:

@@ -27,7 +27,7 @@ Span ResponseNotes::ResponseBegins(const std::vector<FusionEntry>& entries) {
   uint64_t bytes = 0;
   size_t tensors = 0;
   for (const FusionEntry& entry : entries) {
-    if (entry.request == nullptr) continue;  // this rank has joined
+    if (entry.request == nullptr) continue;  // this rank does not take part
     const Request& request = *entry.request;
     const uint64_t own = Bytes(request.signature);
     bytes += own;

@@ -33,8 +33,8 @@ char StateOf(const char* thread) {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path, "r"), std::fclose);
   if (file == nullptr || std::fgets(line, sizeof line, file.get()) == nullptr) return '?';
   const std::string text(line);
-  const std::string own = std::string("(") + kCommunicationThread + ")";
-  if (text.find(own) != std::string::npos) return '?';
+  const std::string engine_thread = std::string("(") + kCommunicationThread + ")";
+  if (text.find(engine_thread) != std::string::npos) return '?';
   const size_t end = text.rfind(") ");  // the end of its name
   return end == std::string::npos || end + 2 >= text.size() ? '?' : text[end + 2];
 }
@@ -90,12 +90,11 @@ bool IdleDetector::IsIdleFor(TimePoint now, Clock::duration patience) {
   const Clock::duration between = now - measured_at_;
   if (!measured_ || between >= kBetweenLooks) {
     const Usage usage = Measure();
-    const double most = kMaxShare * std::chrono::duration<double>(between).count();
-    // After a pause this thread, and others with it, may have been held up.
-    const bool nothing = measured_ && between < 5 * kBetweenLooks &&
-                         usage.blocks == usage_.blocks && usage.seconds - usage_.seconds <= most &&
-                         !OtherThreadsRun();
-    if (!nothing) since_ = now;
+    const double limit = kMaxShare * std::chrono::duration<double>(between).count();
+    // After a long pause, other threads may have been held up like this one.
+    const bool idle = measured_ && between < 5 * kBetweenLooks && usage.blocks == usage_.blocks &&
+                      usage.seconds - usage_.seconds <= limit && !OtherThreadsRun();
+    if (!idle) since_ = now;
     usage_ = usage;
     measured_ = true;
     measured_at_ = now;

@@ -19,7 +19,8 @@ class ScriptState {
  public:
   // For people: "fit() of model 'm', epoch 2"; empty: unknown.
   void SetDoing(const std::string& doing);
-  // The number of steps done in that; 0: it has no steps. Only the script's thread writes it.
+  // The number of steps done in what SetDoing names; 0 if it has none. Only the script's thread
+  // writes it.
   std::atomic<int64_t>* steps() { return &steps_; }
 
   // The script's only thread that uses the engine waits for a file of rank 0 and has seen this many
@@ -49,7 +50,7 @@ class ScriptState {
   std::atomic<uint64_t> missed_gradients_{0};
   mutable std::mutex mutex_;
   std::string doing_;  // guarded by mutex_, as all below
-  WaitState file_;     // its wait; kNo: none
+  WaitState file_;     // its wait for a file; `blocked` is kNo if there is none
   std::string needs_all_;
 };
 
@@ -68,7 +69,7 @@ class IdleDetector {
  private:
   struct Usage {
     double seconds = 0;  // of processor time, without the calling thread's
-    int64_t blocks = 0;  // read and written, including page faults
+    int64_t blocks = 0;  // of disks, read and written, and major page faults
   };
   static Usage Measure();
   static bool OtherThreadsRun();

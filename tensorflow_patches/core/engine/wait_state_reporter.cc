@@ -11,8 +11,7 @@ void WaitStateReporter::Restart() {
 }
 
 WaitState WaitStateReporter::CurrentWaitState() {
-  // Shorter waits are not reported.
-  constexpr std::chrono::milliseconds kLong{300};
+  constexpr std::chrono::milliseconds kMinReportedWait{300};
   const ScriptState& script_state = *state_->script_state;
   WaitState wait_state = script_state.Snapshot();
   const NameTable::Entry* entry = nullptr;
@@ -28,7 +27,7 @@ WaitState WaitStateReporter::CurrentWaitState() {
   if (wait_state.blocked != WaitState::Blocked::kNo || script_state.several_threads())
     return wait_state;
   if (waits == 1 && entry->submissions.front().request.blocks) {
-    if (!entry->outstanding || state_->now - entry->announced < kLong) return wait_state;
+    if (!entry->outstanding || state_->now - entry->announced < kMinReportedWait) return wait_state;
     wait_state.blocked = WaitState::Blocked::kInRequest;
     wait_state.what = entry->name;
     wait_state.has_no_gradients = entry->submissions.front().request.has_no_gradients;
@@ -53,10 +52,11 @@ bool WaitStateReporter::ReportWaitState() {
   WaitState wait_state = CurrentWaitState();
   const int64_t asked = state_->published->Posted(kRank0Waits);
   const bool is_asked = asked != asked_ || state_->rank() == 0;
-  const std::string doing = std::exchange(reported_.doing, wait_state.doing);
-  const bool known = wait_state == reported_ && (wait_state.doing == doing || !is_asked);
+  // A change of `doing` alone is reported only when rank 0 asks (kRank0Waits).
+  const std::string reported_doing = std::exchange(reported_.doing, wait_state.doing);
+  const bool known = wait_state == reported_ && (wait_state.doing == reported_doing || !is_asked);
   if (known) {
-    reported_.doing = doing;
+    reported_.doing = reported_doing;
     return false;
   }
   reported_ = wait_state;

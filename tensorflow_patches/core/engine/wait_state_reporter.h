@@ -19,7 +19,7 @@ class WaitStateReporter {
       : state_(state), pending_(pending), negotiator_(negotiator) {}
 
   // Call it in each turn in which there is nothing else to do. Sends a report, and returns true, if
-  // the coordinator does not know the state. Such a report is never a vote and ends none.
+  // the coordinator does not know the current state. Such a report is never a vote and ends none.
   bool ReportWaitState();
   // Call it before other announcements: the coordinator must learn that a wait is over before it
   // receives what follows.
@@ -34,8 +34,8 @@ class WaitStateReporter {
   const PendingRequests* const pending_;
   Negotiator* const negotiator_;
   WaitState reported_;
-  int64_t asked_ = 0;     // the posts of kRank0Waits at the time of the last report
-  TimePoint checked_at_;  // the time of the last check
+  int64_t asked_ = 0;  // the number of posts of kRank0Waits at the time of the last report
+  TimePoint checked_at_;
 };
 
 }  // namespace tfmpi

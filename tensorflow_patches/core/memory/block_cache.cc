@@ -19,7 +19,7 @@ constexpr size_t kSmallUnit = size_t{64} << 10;
 size_t RoundedTo(size_t unit, size_t bytes) { return (bytes + unit - 1) / unit * unit; }
 size_t Rounded(size_t bytes) { return RoundedTo(bytes >= kMinLarge ? kPage : kSmallUnit, bytes); }
 
-// The number of mappings that all blocks may use, of the 65,530 that the kernel allows a process.
+// How many mappings all blocks may use, of the 65,530 that the kernel allows a process.
 constexpr size_t kMaxMappings = size_t{1} << 14;
 
 // `bytes` must be a multiple of the page size. Null if there is no memory.
@@ -46,30 +46,31 @@ void* BlockCache::Allocate(size_t bytes, TimePoint now) {
   while (!waiting_.empty() && now - waiting_.front().since > kLongestWait) Unmap(waiting_.begin());
   char* block = TakeWaiting(whole);
   if (block == nullptr) {
-    size_t most = std::max(most_in_use_, bytes_in_use_ + whole);
-    most += std::min(most / 2, most_spare_);
-    const size_t fresh = std::min(whole, most - bytes_in_use_ - bytes_waiting_);
-    Block made = {Map(whole), whole, {}, {}};
-    if (made.start == nullptr) return nullptr;
-    if (whole >= kMinLarge && !MoveWaitingPages(RoundedTo(kPage, whole - fresh), &made)) {
-      munmap(made.start, whole);
-      made = {Map(whole), whole, {}, {}};
-      if (made.start == nullptr) return nullptr;
+    size_t max_total = std::max(max_in_use_, bytes_in_use_ + whole);
+    max_total += std::min(max_total / 2, max_spare_);
+    const size_t new_bytes = std::min(whole, max_total - bytes_in_use_ - bytes_waiting_);
+    Block created = {Map(whole), whole, {}, {}};
+    if (created.start == nullptr) return nullptr;
+    if (whole >= kMinLarge && !MoveWaitingPages(RoundedTo(kPage, whole - new_bytes), &created)) {
+      munmap(created.start, whole);
+      created = {Map(whole), whole, {}, {}};
+      if (created.start == nullptr) return nullptr;
     }
-    const size_t moved = std::accumulate(made.mappings.begin(), made.mappings.end(), size_t{0});
-    if (moved < whole) made.mappings.push_back(whole - moved);
-    while (bytes_in_use_ + whole + bytes_waiting_ > most) Unmap(waiting_.begin());
-    mappings_ += made.mappings.size();
-    block = made.start;
-    in_use_[block] = std::move(made);
+    const size_t moved =
+        std::accumulate(created.mappings.begin(), created.mappings.end(), size_t{0});
+    if (moved < whole) created.mappings.push_back(whole - moved);
+    while (bytes_in_use_ + whole + bytes_waiting_ > max_total) Unmap(waiting_.begin());
+    mappings_ += created.mappings.size();
+    block = created.start;
+    in_use_[block] = std::move(created);
   }
   bytes_in_use_ += in_use_[block].bytes;
-  most_in_use_ = std::max(most_in_use_, bytes_in_use_);
+  max_in_use_ = std::max(max_in_use_, bytes_in_use_);
   return block;
 }
 
-// Returns the smallest block that fits and is not much larger; of several equal ones the one freed
-// last, which may still be in a cache.
+// Returns the smallest waiting block that fits and is not much larger, or null; of several equal
+// ones the one freed last, which may still be in the processor's cache.
 char* BlockCache::TakeWaiting(size_t bytes) {
   auto best = waiting_.end();
   for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
@@ -84,8 +85,8 @@ char* BlockCache::TakeWaiting(size_t bytes) {
   return block;
 }
 
-// Fills the beginning of a newly mapped block with large pages of waiting blocks, starting with the
-// one freed last, which a repeating step needs last: `bytes`, or as many as there are. False if the
+// Moves large pages of waiting blocks to the beginning of a newly mapped block: `bytes`, or as many
+// as there are. Starts with the block freed last, which a repeating step needs last. False if the
 // kernel refuses or there are too many mappings; the pages moved so far are then lost.
 bool BlockCache::MoveWaitingPages(size_t bytes, Block* to) {
   size_t moved = 0;
@@ -115,7 +116,7 @@ bool BlockCache::MoveWaitingPages(size_t bytes, Block* to) {
 }
 
 bool BlockCache::Free(void* block, TimePoint now) {
-  if (reinterpret_cast<uintptr_t>(block) % kPage != 0) return false;  // most are not from here
+  if (reinterpret_cast<uintptr_t>(block) % kPage != 0) return false;  // most are malloc's
   std::lock_guard<std::mutex> lock(mutex_);
   const auto it = in_use_.find(block);
   if (it == in_use_.end()) return false;

@@ -8,8 +8,8 @@
 namespace tfmpi {
 
 // A tensor, or several that share a request. `request` is null on a rank that does not take part:
-// it contributes nothing (the op's neutral element, no rows) and drops the result. Refers to both,
-// which outlive the execution of the response.
+// it contributes nothing (the op's neutral element, no rows) and drops the result. Both outlive the
+// execution of the response.
 struct FusionEntry {
   const Signature& signature;
   Request* request = nullptr;
@@ -19,7 +19,7 @@ inline size_t Count(const Signature& signature) {
   return static_cast<size_t>(NumElements(signature.shape));
 }
 
-// An average is a sum on the wire.
+// On the wire, averages and plain sums are sums.
 inline ReduceOp WireOp(ReduceOp op) {
   return op == ReduceOp::kAverage || op == ReduceOp::kPlainSum ? ReduceOp::kSum : op;
 }

@@ -84,7 +84,7 @@ bool IsBeyondLimit(const Signature& signature, const std::vector<int64_t>& rows)
 Status Validate(const Signature& signature) {
   if (GathersRows(signature.kind) && signature.shape.empty()) {
     return Status(Code::kInvalidArgument,
-                  std::string(Name(signature.kind)) + " needs a tensor of rank 1 or more");
+                  std::string(Name(signature.kind)) + " needs a tensor, not a number");
   }
   if (signature.kind == OpKind::kSparseAllgather && RowBytes(signature) == 0) {
     return Status(Code::kInvalidArgument,

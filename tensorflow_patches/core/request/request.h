@@ -92,9 +92,10 @@ inline size_t Tensors(const Signature& signature) {
 inline bool IsAverage(const Signature& signature) {
   return signature.kind == OpKind::kAllreduce && signature.op == ReduceOp::kAverage;
 }
-// Whether traces and statistics count this as a gradient.
+// Whether this counts as a gradient: in traces and statistics, and because it may complete without
+// ranks that have no gradients (Coordinator::Lacks).
 inline bool IsGradient(const Signature& signature) {
-  if (signature.kind == OpKind::kSparseAllgather) return signature.extra_row_bytes != 0;  // sparse
+  if (signature.kind == OpKind::kSparseAllgather) return signature.extra_row_bytes != 0;
   return IsAverage(signature);
 }
 bool IsMember(const Signature& signature, int rank);
@@ -107,8 +108,8 @@ std::string DescribeDifference(const std::string& name, int first_rank, const Si
 // Not ok, with the reason, if no rank could execute it.
 Status Validate(const Signature& signature);
 
-// The purpose of a request decides whether the others may complete it without a rank that has no
-// data.
+// The purpose of a request decides, among other things, whether it may complete without a rank that
+// has no gradients.
 enum class Purpose : uint8_t {
   kStep,        // a kernel in a training step
   kScript,      // the script's own call, or a decision that all ranks must share
@@ -159,7 +160,7 @@ struct Request {
   // Allreduce of floating types: a factor for this rank's data. With 0 the data counts as zeros,
   // even if it contains NaN. May differ by rank.
   double scale = 1;
-  // A weight already applied to the data.
+  // The weight that the submitter has already applied to the data, in addition to `scale`.
   double applied_weight = 1;
   // Broadcast: the generation of the group in which `signature.root` was chosen and provided the
   // data (Published::generation); kThisGeneration: the group in which it is submitted.
@@ -172,8 +173,8 @@ struct Request {
   // Allgather: called once, on the communication thread, with each rank's first dimension; returns
   // the memory for the result (all rows, in rank order), or null to fail the request.
   std::function<void*(const std::vector<int64_t>& rows)> allocate;
-  // SparseAllgather: the rows, instead of all memory above. Not touched if there are more than the
-  // signature's limit; the request then ends with ok.
+  // SparseAllgather: replaces all memory above. Nothing is called if the ranks have more rows than
+  // the signature's limit; the request then ends with ok.
   RowAccess* rows = nullptr;
 
   // Runs exactly once, on the communication thread (or inside Submit if the engine has stopped),

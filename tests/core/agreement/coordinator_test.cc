@@ -291,10 +291,10 @@ TEST_F(CoordinatorTest, EveryPartOfASignatureMustAgree) {
   limited.row_limit = 5;
   repeated.every_row = true;
   const std::pair<Signature, const char*> others[] = {
-      {wider, "rank 1 has allgather of rows of float32 [2, 4];"},
-      {indexed, "rank 1 has allgather of rows of float32 [2, 3];"},
-      {limited, "rank 1 has allgather of rows of float32 [2, 3], at most 5 rows in total;"},
-      {repeated, "rank 1 has allgather of rows of float32 [2, 3], including duplicates;"}};
+      {wider, "rank 1 has sparse allgather of float32 [2, 4];"},
+      {indexed, "rank 1 has sparse allgather of float32 [2, 3];"},
+      {limited, "rank 1 has sparse allgather of float32 [2, 3], at most 5 rows in total;"},
+      {repeated, "rank 1 has sparse allgather of float32 [2, 3], including duplicates;"}};
   for (const auto& [other, words] : others) {
     Start(2);
     Ready(0, "x", gather);

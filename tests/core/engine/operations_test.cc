@@ -115,7 +115,7 @@ TEST_F(OperationsTest, RowsOfNothingCannotBeGathered) {
     Ending ending = Submit(engine, MakeSparseAllgather("rows", 5, 0, &rows));
     const Status status = Await(ending);
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
-    EXPECT_EQ(status.message(), "allgather of rows needs rows with at least one element");
+    EXPECT_EQ(status.message(), "sparse allgather needs rows with at least one element");
   });
   ranks.JoinAll();
 }
@@ -275,7 +275,7 @@ TEST_F(EngineTest, RequestsThatMakeNoSenseEndAtOnceOnTheirRank) {
       {&average, "the average of int32 values need not be an integer; use op='sum'"},
       {&boolean, "allreduce sum is not defined for bool"},
       {&complex, "allreduce max is not defined for complex64"},
-      {&scalar, "allgather needs a tensor of rank 1 or more"},
+      {&scalar, "allgather needs a tensor, not a number"},
       {&root, "broadcast 'r' from rank 2, but there are 2 ranks"},
       {&negative, "broadcast 'n' from rank -1, but there are 2 ranks"},
       {&rows, "allgather is not supported for GPU memory"},

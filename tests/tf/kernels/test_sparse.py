@@ -133,7 +133,7 @@ def test_a_dense_gradient_on_one_rank_is_an_error_that_names_both(edges):
         for case, sparse in (("mixed_in_raw_ops", 1), ("mixed_in_keras", 0)):
             text = rank[case]
             assert "the ranks disagree on 'mixed (" in text
-            assert f"rank {sparse} has allgather of rows of float32 [1, 2]" in text
+            assert f"rank {sparse} has sparse allgather of float32 [1, 2]" in text
             assert f"rank {1 - sparse} has allreduce average of float32 [6, 2]" in text
         assert rank["bad_index"].startswith("InvalidArgumentError") and "42" in rank["bad_index"]
 
@@ -143,7 +143,7 @@ def test_a_dense_gradient_on_one_rank_is_an_error_in_compiled_steps(edges):
     for rank in edges:
         text = rank["mixed_in_compiled_steps"]
         assert "the ranks disagree on 'table (compiled mixed)'" in text
-        assert "rank 0 has allgather of rows" in text and "rank 1 has allreduce average" in text
+        assert "rank 0 has sparse allgather" in text and "rank 1 has allreduce average" in text
 
 
 def test_a_rank_that_has_ended_contributes_no_rows(edges):

@@ -28,7 +28,7 @@ ERRORS = {
     "max of complex": "InvalidArgumentError: allreduce max is not defined for complex64",
     "product of complex": "InvalidArgumentError: .*allreduce product is not defined for complex64",
     "sum of bools": "InvalidArgumentError: allreduce sum is not defined for bool",
-    "allgather of a number": "InvalidArgumentError: allgather needs a tensor of rank 1 or more",
+    "allgather of a number": "InvalidArgumentError: allgather needs a tensor, not a number",
     "bad root": r"InvalidArgumentError: broadcast .* from rank (\d), but there are \1 ranks",
     "text": "TypeError: broadcast of str128 is not supported; use one of float16, .*, bool",
 }
