@@ -12,7 +12,8 @@
 namespace tfmpi {
 namespace {
 
-// The most thread blocks of an NCCL kernel if ranks share a GPU, so that the others' can run, too.
+// The maximum number of thread blocks of an NCCL kernel if ranks share a GPU, so that the other
+// ranks' kernels can run, too.
 constexpr int kSharedCtas = 8;
 
 // DeviceFacts as sent to other ranks.
@@ -73,12 +74,16 @@ Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
     if (!status.ok()) return status;
     if (direct_ == nullptr) {
       reason = choice.way == DeviceWay::kShared ? "not " + reason
-               : choice.way == DeviceWay::kMpi  ? "MPI reports that it is CUDA-aware but is not"
-                                                : "NCCL did not start";
+               : choice.way == DeviceWay::kMpi
+                   ? "MPI reports that it is CUDA-aware, but its test failed"
+                   : "NCCL did not start";
       reason += why_not;
       const bool must =
           options_.wanted == DeviceTransport::kNccl || options_.wanted == DeviceTransport::kIpc;
-      if (must) return Status(Code::kUnavailable, reason);
+      if (must) {
+        return Status(Code::kUnavailable,
+                      reason + ". TF_MPI_GPU_TRANSPORT=auto selects another way");
+      }
       reason += "; gradients are staged through the hosts";
     }
   }
@@ -91,8 +96,7 @@ Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
   return Status();
 }
 
-// Chunks are copied once only if that is possible on all nodes, so that all ranks exchange the same
-// way.
+// On all nodes or on none, so that all ranks exchange the same way.
 Status GpuReduction::ShareBuffers(Gpu* own, TimePoint deadline, std::string* reason) {
   std::unique_ptr<NodeBuffers> buffers;
   std::string why;
@@ -184,7 +188,7 @@ Status GpuReduction::MakeHierarchical(const GpuMemory& own, bool shares, TimePoi
                                       std::unique_ptr<DeviceCollectives>* made) {
   std::unique_ptr<DeviceCollectives> inside;
   TFMPI_RETURN_IF_NOT_OK(MakeNccl(own, /*in_node=*/true, shares, deadline, &inside));
-  // There is a rail: this way is chosen only if all nodes have equally many ranks.
+  // rail() is not null: kNodes is chosen only if all nodes have the same number of ranks.
   *made =
       std::make_unique<HierarchicalCollectives>(own.gpu, std::move(inside), transport_->topology(),
                                                 transport_->rail(), options_.staged_chunk_bytes);
@@ -207,7 +211,7 @@ Status GpuReduction::MakeNccl(const GpuMemory& own, bool in_node, bool shares, T
   TFMPI_RETURN_IF_NOT_OK(
       ShareFirstValue(transport_, first, &options.id, sizeof(options.id), deadline));
   if (failed.ok()) failed = ContextOf(own.stream, &options.driver, &options.context);
-  failed = AllRanksOk(transport_, failed, deadline);  // or the others would wait for it
+  failed = AllRanksOk(transport_, failed, deadline);  // else the others would wait for this rank
   return failed.ok() ? MakeNcclCollectives(nccl_, options, made) : failed;
 }
 
@@ -223,8 +227,8 @@ Status GpuReduction::Drain(TimePoint deadline) {
   return Status(Code::kUnavailable, "a reduction on another rank's GPU has not ended");
 }
 
-Status GpuReduction::Agree(bool well, bool* all, TimePoint deadline) {
-  float answer = well ? 1 : 0;
+Status GpuReduction::Agree(bool own, bool* all, TimePoint deadline) {
+  float answer = own ? 1 : 0;
   const Status status =
       transport_->Allreduce(&answer, &answer, {1, DataType::kFloat32, ReduceOp::kMin, 1}, deadline);
   *all = answer == 1;

@@ -138,7 +138,7 @@ Status DirectReduction::WaitForSubmitters(const std::vector<FusionEntry>& entrie
 
 Status DirectReduction::ReadWeights(const std::vector<FusionEntry>& entries,
                                     std::vector<double>* weights, TimePoint deadline) {
-  size_t copies = 0;
+  size_t copies = 0;  // one for consecutive entries with the same weight
   const void* last = nullptr;
   for (const FusionEntry& entry : entries) {
     const void* const there = entry.request->memory.scale;
@@ -200,7 +200,7 @@ Status DirectReduction::BetweenGpus(const void* in, void* out, size_t count, Dat
   return collectives_->Allreduce(in, out, count, type, run.op, run.scale, stream_, deadline);
 }
 
-// In a buffer, or in the memory that a request provides for all of its results.
+// In a buffer, or in the memory that a single request provides for all of its results.
 Status DirectReduction::ReduceTogether(const std::vector<FusionEntry>& entries, const Run& run,
                                        TimePoint deadline) {
   size_t bytes = 0;
@@ -252,7 +252,8 @@ Status DirectReduction::Buffer(size_t bytes, char** buffer) {
     while (room < bytes) room *= 2;
     void* memory = nullptr;
     TFMPI_RETURN_IF_NOT_OK(collectives_->NewBuffer(room, &memory));
-    // Smaller ones are kept, since they may still be in use. Together they are no larger than this.
+    // Smaller buffers are kept, since the GPU may still use them. Together they are no larger than
+    // this one.
     buffers_.emplace_back(static_cast<char*>(memory), room);
   }
   *buffer = buffers_.back().first;
@@ -276,7 +277,7 @@ Status DirectReduction::LetSubmittersContinue(const std::vector<FusionEntry>& en
 }
 
 Status DirectReduction::NewEvent(GpuEvent* event) {
-  // Recycles events. At this time no deadline has passed.
+  // Recycles events. At TimePoint() no deadline has passed.
   TFMPI_RETURN_IF_NOT_OK(Check(TimePoint()));
   if (events_.empty()) return gpu_->NewEvent(event);
   *event = events_.back();
