@@ -45,7 +45,7 @@ class DeviceCollectives {
   // integers, only accept a `scale` of 1.
   //
   // NCCL sends half and bfloat16 unchanged: `scale`, each product and each partial sum are rounded,
-  // whereas other reductions round once.
+  // whereas GpuSum and the hosts round once.
   //
   // May wait, at most until `deadline`, for the GPU or for all ranks (NCCL: in the first calls).
   virtual Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,

@@ -56,8 +56,8 @@ class CudaAwareCollectives : public DeviceCollectives {
   };
   struct Slot {
     int number = 0;
-    // The chunk; then each other rank's data for this rank's share, with the sum in this rank's
-    // place.
+    // The chunk; after it, this rank's share as each other rank has sent it, and at this rank's
+    // index the sum.
     char* memory = nullptr;
     GpuEvent event = nullptr;
     Stage stage = Stage::kFree;

@@ -117,6 +117,7 @@ Status DirectReduction::Allreduce(const std::vector<FusionEntry>& entries, doubl
     while (run.end < entries.size() && CanBatch(entries[begin], entries[run.end])) ++run.end;
     run.nothing = weights[begin] == 0;
     run.scale = run.nothing ? scale : weights[begin] * scale;
+    // Ranks may differ here (DeviceCollectives::Allreduce).
     run.op = sums && run.scale != 1 ? ReduceOp::kAverage : sums ? ReduceOp::kSum : op;
     status = Reduce(entries, run, deadline);
     begin = run.end;

@@ -7,8 +7,8 @@
 // A rank sends its scale, through the transport, once its put has ended, so the exchange shows that
 // all puts have ended. No stream waits for another process: a rank that dies leaves no GPU waiting.
 // A rank has two slots, used alternately. Its stream runs in order: if chunk n has been put, the
-// sum of chunk n - 1 has ended; after the exchange, the slot of chunk n - 1 is free for chunk n
-// + 1.
+// sum of chunk n-1 has ended. So after the exchange for chunk n, the slots of chunk n-1 are free
+// for chunk n+1.
 //
 // Communication thread only; it waits for the GPU once per chunk. All reductions must use the same
 // stream.
