@@ -1,5 +1,4 @@
-// GPUs through the CUDA driver, for GpuOf (gpu.h, defined in driver.cc), for code that has no
-// stream yet, and for tests.
+// The CUDA driver's GPUs: what driver.cc offers besides GpuOf (gpu.h), for code without a stream.
 
 #ifndef TFMPI_CORE_DEVICE_DRIVER_H_
 #define TFMPI_CORE_DEVICE_DRIVER_H_

@@ -28,8 +28,7 @@ struct GpuOptions {
   size_t mpi_chunk_bytes = kGpuToGpuChunkBytes;
   // Prints a line for people, once, on the communication thread.
   std::function<void(const std::string&)> log;
-  // Called once, on the communication thread, when the ranks have chosen; `staged`: everything is
-  // staged.
+  // Called once, on the communication thread, when the ranks have chosen. `staged`: all data is.
   std::function<void(bool staged)> chosen;
 
   // For tests, instead of NCCL: what this rank reports, and a factory of its collectives, over its

@@ -12,8 +12,7 @@
 namespace tfmpi {
 namespace {
 
-// The maximum number of thread blocks of an NCCL kernel if ranks share a GPU, so that the other
-// ranks' kernels can run, too.
+// NCCL's thread blocks if ranks share a GPU: few enough that the other ranks' kernels run, too.
 constexpr int kSharedCtas = 8;
 
 // DeviceFacts as sent to other ranks.

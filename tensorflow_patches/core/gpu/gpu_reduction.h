@@ -22,8 +22,7 @@
 
 namespace tfmpi {
 
-// Called by all ranks: replaces `data` by that of rank `first`, the same rank on all ranks of a
-// node.
+// Called by all ranks: replaces `data` by that of `first`, the same rank for a whole node.
 Status ShareFirstValue(Transport* transport, int first, void* data, size_t bytes,
                        TimePoint deadline);
 

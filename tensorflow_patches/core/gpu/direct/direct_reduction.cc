@@ -253,8 +253,7 @@ Status DirectReduction::Buffer(size_t bytes, char** buffer) {
     while (room < bytes) room *= 2;
     void* memory = nullptr;
     TFMPI_RETURN_IF_NOT_OK(collectives_->NewBuffer(room, &memory));
-    // Smaller buffers are kept, since the GPU may still use them. Together they are no larger than
-    // this one.
+    // Keeps smaller ones, which the GPU may still use. Together they are no larger than this one.
     buffers_.emplace_back(static_cast<char*>(memory), room);
   }
   *buffer = buffers_.back().first;

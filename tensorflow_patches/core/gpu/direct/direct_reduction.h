@@ -50,8 +50,7 @@ class DirectReduction {
   void Abort() { collectives_->Abort(); }
 
  private:
-  // Consecutive entries that one call of the collectives reduces: one with a weight, or several
-  // without.
+  // Entries that one call of the collectives reduces: one with a weight, or several without.
   struct Run;
 
   Status ReadWeights(const std::vector<FusionEntry>& entries, std::vector<double>* weights,

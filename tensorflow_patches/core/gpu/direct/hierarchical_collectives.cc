@@ -80,8 +80,7 @@ Status HierarchicalCollectives::Reduce(const void* in, const Shares& shares, Red
   return status;
 }
 
-// Detects the loss of a peer on this node. Without this wait, the copies that Exchange enqueues
-// would wait for the same event forever.
+// Detects the loss of a peer on this node: Exchange's copies would wait for it forever.
 Status HierarchicalCollectives::AwaitReduced(TimePoint deadline) {
   const Span span(Stage::kReduce, "inside the node");
   return AwaitEvent(

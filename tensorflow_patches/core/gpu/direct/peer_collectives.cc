@@ -86,8 +86,7 @@ Status PeerCollectives::Agree(const Status& own, TimePoint deadline) {
   return AllRanksOk(transport_, own, deadline, "another rank cannot use the ranks' shared memory");
 }
 
-// A test reduction. It fails if the ranks have different GPUs with the same description, on hosts
-// with the same name.
+// A test reduction: fails for different GPUs with the same description, on hosts of the same name.
 Status PeerCollectives::Try(TimePoint deadline) {
   float* value = nullptr;
   void *pinned = nullptr, *memory = nullptr;

@@ -61,8 +61,7 @@ class PinnedRing {
   PinnedRing(const PinnedRing&) = delete;
   PinnedRing& operator=(const PinnedRing&) = delete;
 
-  // Creates what does not exist yet. On a rank without a GPU, `gpu` is null and the slots are in
-  // ordinary memory.
+  // Creates what does not exist yet. Without a GPU (null), the slots are in ordinary memory.
   Status Prepare(Gpu* gpu);
   // From now on the wire forms are in `buffers`, of BufferBytes() each. If it fails, because there
   // is no memory or the GPU cannot register them, call Unshare.

@@ -197,8 +197,7 @@ void StagedReduction::ReadScales(const Slot& slot, const Chunk& chunk, Work* wor
 }
 
 Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Work& work) {
-  // The copies of slot.before read slots that the other ranks may reuse after this exchange; see
-  // PinnedRing.
+  // After this exchange the others may reuse what the copies of slot.before read; see PinnedRing.
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
     if (ring_.shared() == nullptr) break;
     TFMPI_RETURN_IF_NOT_OK(Await(lane->gpu, lane->landed[slot.before], work));
