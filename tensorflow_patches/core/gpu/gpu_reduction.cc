@@ -77,9 +77,9 @@ Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
                    ? "MPI reports that it is CUDA-aware, but its test failed"
                    : "NCCL did not start";
       reason += why_not;
-      const bool must =
+      const bool required =
           options_.wanted == DeviceTransport::kNccl || options_.wanted == DeviceTransport::kIpc;
-      if (must) {
+      if (required) {
         return Status(Code::kUnavailable,
                       reason + ". TF_MPI_GPU_TRANSPORT=auto selects another way");
       }
@@ -156,26 +156,26 @@ Status GpuReduction::Gather(const DeviceFacts& own, std::vector<DeviceFacts>* al
 Status GpuReduction::MakeDirect(DeviceWay way, const GpuMemory& own, bool shares,
                                 TimePoint deadline, std::string* why_not) {
   std::unique_ptr<DeviceCollectives> collectives;
-  Status made;
+  Status status;
   if (way == DeviceWay::kNccl) {
-    made = MakeNccl(own, /*in_node=*/false, shares, deadline, &collectives);
+    status = MakeNccl(own, /*in_node=*/false, shares, deadline, &collectives);
   } else if (way == DeviceWay::kNodes) {
-    made = MakeHierarchical(own, shares, deadline, &collectives);
+    status = MakeHierarchical(own, shares, deadline, &collectives);
   } else if (way == DeviceWay::kShared) {
-    made = PeerCollectives::Make(own.gpu, transport_, options_.shared_chunk_bytes, deadline,
-                                 &collectives);
+    status = PeerCollectives::Make(own.gpu, transport_, options_.shared_chunk_bytes, deadline,
+                                   &collectives);
   } else {
-    made = CudaAwareCollectives::Make(own.gpu, transport_, options_.mpi_chunk_bytes, deadline,
-                                      &collectives);
+    status = CudaAwareCollectives::Make(own.gpu, transport_, options_.mpi_chunk_bytes, deadline,
+                                        &collectives);
   }
-  if (made.ok()) {
+  if (status.ok()) {
     direct_ = std::make_unique<DirectReduction>(own.gpu, std::move(collectives));
-    made = direct_->Prepare();
+    status = direct_->Prepare();
   }
   bool all = false;
-  const Status agreed = Agree(made.ok(), &all, deadline);
+  const Status agreed = Agree(status.ok(), &all, deadline);
   if (!agreed.ok() || all) return agreed;
-  *why_not = ": " + (made.ok() ? "another rank could not prepare it" : made.message());
+  *why_not = ": " + (status.ok() ? "another rank could not prepare it" : status.message());
   if (direct_ != nullptr) direct_->Close();
   const Status ended = Agree(true, &all, deadline);
   if (direct_ != nullptr && ended.ok()) direct_->Closed();

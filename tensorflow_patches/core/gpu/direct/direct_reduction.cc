@@ -29,12 +29,12 @@ std::vector<Tensor> TensorsOf(const FusionEntry& entry) {
     return {{request.input, request.output, Count(entry.signature)}};
   }
   std::vector<Tensor> tensors;
-  char* together = static_cast<char*>(request.output);
+  char* packed = static_cast<char*>(request.output);  // null: each part has its own output
   for (size_t i = 0; i < request.parts.size(); ++i) {
     const size_t count = static_cast<size_t>(NumElements(entry.signature.parts->shapes[i]));
     tensors.push_back(
-        {request.parts[i].input, together != nullptr ? together : request.parts[i].output, count});
-    if (together != nullptr) together += PartBytes(entry.signature.dtype, count);
+        {request.parts[i].input, packed != nullptr ? packed : request.parts[i].output, count});
+    if (packed != nullptr) packed += PartBytes(entry.signature.dtype, count);
   }
   return tensors;
 }
@@ -45,7 +45,7 @@ bool CanBatch(const FusionEntry& a, const FusionEntry& b) {
   return a.signature.dtype == b.signature.dtype && !a.signature.weighted && !b.signature.weighted;
 }
 
-size_t BytesTogether(const FusionEntry& entry) {
+size_t PackedBytes(const FusionEntry& entry) {
   size_t bytes = 0;
   for (const Tensor& tensor : TensorsOf(entry)) {
     bytes += PartBytes(entry.signature.dtype, tensor.count);
@@ -142,10 +142,10 @@ Status DirectReduction::ReadWeights(const std::vector<FusionEntry>& entries,
   size_t copies = 0;  // one for consecutive entries with the same weight
   const void* last = nullptr;
   for (const FusionEntry& entry : entries) {
-    const void* const there = entry.request->memory.scale;
-    if (there == nullptr || there == last) continue;
-    last = there;
-    TFMPI_RETURN_IF_NOT_OK(gpu_->Copy(weights_ + copies++, there, sizeof(float), stream_));
+    const void* const on_gpu = entry.request->memory.scale;
+    if (on_gpu == nullptr || on_gpu == last) continue;
+    last = on_gpu;
+    TFMPI_RETURN_IF_NOT_OK(gpu_->Copy(weights_ + copies++, on_gpu, sizeof(float), stream_));
   }
   if (copies != 0) {
     Status status = gpu_->Record(read_, stream_);
@@ -156,10 +156,10 @@ Status DirectReduction::ReadWeights(const std::vector<FusionEntry>& entries,
   last = nullptr;
   for (size_t i = 0; i < entries.size(); ++i) {
     const Request& request = *entries[i].request;
-    const void* const there = request.memory.scale;
-    if (there != nullptr && there != last) ++next;
-    if (there != nullptr) last = there;
-    const double weight = there == nullptr ? request.scale : weights_[next - 1];
+    const void* const on_gpu = request.memory.scale;
+    if (on_gpu != nullptr && on_gpu != last) ++next;
+    if (on_gpu != nullptr) last = on_gpu;
+    const double weight = on_gpu == nullptr ? request.scale : weights_[next - 1];
     (*weights)[i] = weight;
     if (std::isfinite(weight) && weight >= 0 && (weight == 1 || entries[i].signature.weighted)) {
       continue;
@@ -205,7 +205,7 @@ Status DirectReduction::BetweenGpus(const void* in, void* out, size_t count, Dat
 Status DirectReduction::ReduceTogether(const std::vector<FusionEntry>& entries, const Run& run,
                                        TimePoint deadline) {
   size_t bytes = 0;
-  for (size_t i = run.begin; i < run.end; ++i) bytes += BytesTogether(entries[i]);
+  for (size_t i = run.begin; i < run.end; ++i) bytes += PackedBytes(entries[i]);
   if (bytes == 0) return Status();
   const Request& first = *entries[run.begin].request;
   const bool in_place = run.end == run.begin + 1 && first.output != nullptr;
