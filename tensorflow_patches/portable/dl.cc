@@ -1,6 +1,6 @@
-// dlopen and related functions, which glibc 2.34 has moved from libdl to libc. They behave
-// differently for each calling library ($ORIGIN, RTLD_NEXT); with these definitions, that is still
-// this one.
+// dlopen and related functions, which glibc 2.34 has moved from libdl to libc. They depend on which
+// library calls them ($ORIGIN, RTLD_NEXT): that stays the same, because these definitions are linked
+// into each of our libraries.
 
 #include "tensorflow_patches/portable/old_version.h"
 

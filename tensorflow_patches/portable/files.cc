@@ -1,5 +1,5 @@
-// Shared memory functions, which glibc 2.34 has moved from librt to libc; and fstat, a macro
-// before 2.33.
+// Functions for shared memory, which glibc 2.34 has moved from librt to libc; and fstat: before
+// 2.33 libc exports only __fxstat.
 
 #include "tensorflow_patches/portable/old_version.h"
 

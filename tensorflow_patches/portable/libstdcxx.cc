@@ -1,4 +1,4 @@
-// Symbols that libstdc++ lacks before GCC 9 and 11, and that code of a newer compiler refers to.
+// Symbols that code from newer compilers needs, and that libstdc++ has only since GCC 9 or 11.
 
 #include <new>
 #include <sstream>
@@ -8,7 +8,7 @@ template std::basic_stringstream<char>::basic_stringstream();
 
 namespace std {
 
-// GCC 11: for new T[n] in a container with an n that is too large.
+// GCC 11: std::allocator calls it if a container needs too many elements.
 [[noreturn]] void __throw_bad_array_new_length() { throw bad_array_new_length(); }
 
 }  // namespace std

@@ -2,9 +2,9 @@
 #define TENSORFLOW_PATCHES_PORTABLE_OLD_VERSION_H_
 
 // The wheel is for Linux with glibc 2.27 and libstdc++ of GCC 7 or newer (manylinux_2_27, like
-// TensorFlow's own), wherever it was built. A function of which the building machine has only a
-// newer version is defined here under its own name, as a local symbol of the library (its export
-// map hides it), and forwards to the version that every glibc has.
+// TensorFlow's own), wherever it was built. If the building machine's glibc would link a newer
+// version of a function, this folder defines the function under its own name, as a local symbol of
+// each of our libraries (export maps hide it), and forwards to the version that every glibc has.
 
 // Declares old_NAME, that version of NAME, and begins the definition of NAME.
 #define TFMPI_OLD_VERSION(type, name, parameters, version) \

@@ -1,5 +1,5 @@
-// Functions for threads that glibc 2.34 has moved from libpthread to libc, and symbols that glibc
-// 2.30 and 2.32 have introduced.
+// Functions for threads that glibc 2.34 has moved from libpthread to libc, and two symbols that
+// exist only since glibc 2.30 and 2.32.
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -14,7 +14,7 @@ namespace {
 
 using ClockWait = int (*)(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*);
 
-// glibc's own function, since 2.30.
+// glibc's own function, or ours if glibc is older than 2.30.
 ClockWait FindClockWait() {
   const auto found = reinterpret_cast<ClockWait>(dlsym(RTLD_DEFAULT, "pthread_cond_clockwait"));
   return found != nullptr ? found : tfmpi::WaitByRealTimeClock;
@@ -38,7 +38,9 @@ TFMPI_OLD_VERSION(int, pthread_getname_np, (pthread_t thread, char* name, size_t
 // std::condition_variable uses it to wait by the steady clock.
 extern "C" int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
                                       clockid_t clock, const timespec* until) {
-  static std::atomic<ClockWait> known{nullptr};  // no guard: a fork may happen at any time
+  // Not initialized by FindClockWait: a process that is forked during that call would wait forever
+  // for the static variable's guard.
+  static std::atomic<ClockWait> known{nullptr};
   ClockWait wait = known.load(std::memory_order_relaxed);
   if (wait == nullptr) {
     wait = FindClockWait();
@@ -47,7 +49,8 @@ extern "C" int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t
   return wait(condition, mutex, clock, until);
 }
 
-// Since glibc 2.32. False makes libstdc++'s counters atomic, which is correct with one thread, too.
+// Since glibc 2.32. 0 makes libstdc++'s reference counts atomic, which is correct with one thread,
+// too.
 extern "C" {
 char __libc_single_threaded = 0;
 }

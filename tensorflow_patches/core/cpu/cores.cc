@@ -11,12 +11,12 @@
 namespace tfmpi {
 namespace {
 
-// Where cgroup hierarchies that limit CPU time may be mounted: version 2, alone or beside version
-// 1, and version 1 under its two usual names.
+// Where the cgroup hierarchy that limits CPU time may be mounted: version 2, alone or beside
+// version 1, or version 1 under either of its usual names.
 constexpr const char* kMounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/cpu",
                                    "/sys/fs/cgroup/cpu,cpuacct"};
 
-// The quota of the cgroup in this folder; INT_MAX if it sets no limit or there is none.
+// The quota of the cgroup in this folder, in whole cores; INT_MAX without a cgroup or a limit.
 int QuotaOf(const std::string& folder) {
   std::string quota;
   double period = 0;
@@ -29,8 +29,8 @@ int QuotaOf(const std::string& folder) {
   return std::max(1, static_cast<int>(time / period));
 }
 
-// A cgroup's limit applies to those below it, too.
-int QuotaAlong(const std::string& mount, std::string path) {
+// The smallest quota of the cgroup at `path` and of those above it, whose limits apply to it, too.
+int SmallestQuota(const std::string& mount, std::string path) {
   int least = QuotaOf(mount);
   for (; path.size() > 1; path.resize(path.rfind('/'))) {
     least = std::min(least, QuotaOf(mount + path));
@@ -38,7 +38,8 @@ int QuotaAlong(const std::string& mount, std::string path) {
   return least;
 }
 
-bool LimitsTime(const std::string& controllers) {
+// Whether a hierarchy with these controllers, separated by commas, may limit CPU time.
+bool LimitsCpuTime(const std::string& controllers) {
   std::istringstream names(controllers);
   for (std::string name; std::getline(names, name, ',');) {
     if (name == "cpu") return true;
@@ -59,15 +60,14 @@ cpu_set_t AllowedCores() {
 
 int QuotaCores(const std::string& root) {
   int least = INT_MAX;
-  std::ifstream groups(root + "/proc/self/cgroup");
-  // number:controllers:path
+  std::ifstream groups(root + "/proc/self/cgroup");  // lines of number:controllers:path
   for (std::string line; std::getline(groups, line);) {
     const size_t first = line.find(':');
     const size_t second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    if (!LimitsTime(line.substr(first + 1, second - first - 1))) continue;
+    if (!LimitsCpuTime(line.substr(first + 1, second - first - 1))) continue;
     for (const char* mount : kMounts) {
-      least = std::min(least, QuotaAlong(root + mount, line.substr(second + 1)));
+      least = std::min(least, SmallestQuota(root + mount, line.substr(second + 1)));
     }
   }
   return least;

@@ -1,9 +1,9 @@
-// How many cores the ranks may use: ranks must not spin if there are fewer cores than ranks. The
-// only place that counts cores.
+// How many cores the ranks may use: ranks must not spin if there are fewer cores than ranks. Here a
+// core is what Linux calls a CPU, so each hardware thread counts.
 //
-// The number of cores in the machine is not enough: the affinity mask says on which of them a
-// process may run (mpirun's binding, taskset, a cpuset), and the cgroup's quota how much of their
-// time it gets (containers).
+// The machine may have more: the affinity mask says on which cores a process may run (mpirun's
+// binding, taskset, a cpuset), and the cgroup's quota limits the time that it gets on them
+// (containers).
 
 #ifndef TFMPI_CORE_CPU_CORES_H_
 #define TFMPI_CORE_CPU_CORES_H_
@@ -22,8 +22,8 @@ cpu_set_t AllowedCores();
 // Tests pass a `root` that stands for /.
 int QuotaCores(const std::string& root = "");
 
-// The cores that processes can use together: `mask` is the union of their masks, `quota` the
-// smallest of their quotas.
+// The number of cores that processes can use together: `mask` is the union of their masks, `quota`
+// the smallest of their quotas.
 int CountCores(const cpu_set_t& mask, int quota);
 
 }  // namespace tfmpi

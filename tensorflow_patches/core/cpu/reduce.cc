@@ -5,10 +5,10 @@
 #include <limits>
 #include <type_traits>
 
-// Compiles a function, with everything it calls, for newer x86-64 processors as well; the version
-// is chosen when the library is loaded. The wheel runs on every x86-64, whose baseline has few
-// vector instructions for many of these types. Not under the sanitizers, which are not
-// initialized at that point. The results have the same bits: AVX2 includes no fused multiply-add.
+// Compiles a function, with everything it calls, for AVX2 as well; the version is chosen when the
+// library is loaded. The wheel runs on every x86-64, whose baseline has few vector instructions for
+// many of these types. Both versions give the same bits: AVX2 includes no fused multiply-add. Not
+// with a sanitizer, whose runtime is not initialized yet when the version is chosen.
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define TFMPI_FOR_EACH_CPU __attribute__((target_clones("avx2", "default"), flatten))
 #else
@@ -86,6 +86,7 @@ void ScaleAs(const void* in, void* out, size_t count, double scale) {
 // The number of elements reduced at a time: their sums stay in the first-level cache.
 constexpr size_t kBlock = 1024;
 
+// How an element in memory becomes one that is combined with others (Load), and back (Store).
 struct Identity {
   template <typename T>
   static T Load(T value) {
@@ -148,8 +149,9 @@ struct Product {
   }
 };
 
-// T: the type in memory; A: the type of the sum. ivdep: an iteration reads no element that an
-// earlier one has written, although a source may be `out`.
+// T: the type in memory; A: the type of the partial results; Form: Identity, AsFloat16 or
+// AsBfloat16. ivdep: an iteration reads no element that an earlier one has written, although a
+// source may be `out`.
 
 // Combines `partial` and the last source, if there is one, into the result.
 template <typename Form, typename Op, typename T, typename A, typename Finish>
@@ -166,7 +168,8 @@ void Write(const A* partial, const T* last, size_t length, const Finish& finish,
   }
 }
 
-// One pass for each source but the first, which needs a pass only if it is widened.
+// Makes one pass over each block per source, except that the first one needs its own pass only if
+// it is widened.
 template <typename T, typename A, typename Form, typename Op>
 void ReduceAs(const void* const* sources, int n, size_t count, double scale, T* out, T* copy) {
   const A factor = static_cast<A>(scale);
@@ -175,7 +178,7 @@ void ReduceAs(const void* const* sources, int n, size_t count, double scale, T* 
     const size_t length = count - start < kBlock ? count - start : kBlock;
     const auto source = [&](int r) { return static_cast<const T*>(sources[r]) + start; };
     const T* const first = source(0);
-    const A* partial = sums;  // of the sources so far
+    const A* partial = sums;  // the result of the sources so far
     if constexpr (std::is_same_v<Form, Identity>) {
       partial = first;
     } else {
@@ -329,7 +332,7 @@ void FillNeutral(DataType type, ReduceOp op, void* data, size_t count) {
       return FillAs<uint32_t>(op, data, count);
     case DataType::kUint64:
       return FillAs<uint64_t>(op, data, count);
-    default:  // no reduction of this type exists
+    default:  // bool, which has no reductions
       std::memset(data, 0, count * SizeOf(type));
   }
 }

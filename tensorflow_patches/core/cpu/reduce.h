@@ -1,6 +1,6 @@
 // Kernels for elements in host memory: conversion to and from wire form, reductions, hashes.
 //
-// Pure functions, any thread. Buffers do not overlap, except where two may be equal.
+// Pure functions, any thread. Buffers do not overlap, unless a comment says that they may be equal.
 
 #ifndef TFMPI_CORE_CPU_REDUCE_H_
 #define TFMPI_CORE_CPU_REDUCE_H_
@@ -36,13 +36,13 @@ struct Reduction {
   double scale = 1;
 };
 
-// `count` elements (not reduction.count) of each of the `n` sources, in their order, into `out`
-// and, if not null, into `copy`. A source may be `out`.
+// Reduces `count` elements (not reduction.count) of each of the `n` sources, in the order of the
+// sources. Writes the result to `out` and, if that is not null, to `copy`. A source may be `out`.
 void Reduce(const Reduction& reduction, const void* const* sources, int n, size_t count, void* out,
             void* copy);
 
-// Fills in `count` elements that do not change such a reduction, such as zeros for a sum or
-// average. `type` is a wire type.
+// Fills `data` with `count` neutral elements of `op`, such as zeros for a sum or average. `type` is
+// a wire type.
 void FillNeutral(DataType type, ReduceOp op, void* data, size_t count);
 
 // A 64-bit hash of the bytes, to compare ranks. 0 if, and only if, all bytes are zero.

@@ -1,4 +1,5 @@
-// Copies that bypass this core's caches: whole lines go to memory without being read first.
+// Copies that bypass this core's caches: whole cache lines are written to memory without being read
+// first.
 //
 // For data that this core will not need soon. Pure functions, any thread.
 
@@ -9,8 +10,8 @@
 
 namespace tfmpi {
 
-// Like memcpy. If `to` begins on a line of 64 bytes, whole lines bypass the caches; the rest goes
-// through them. Other threads see the data only after EndStreams on this thread.
+// Like memcpy. If `to` begins on a cache line (64 bytes), whole lines bypass the caches; the rest
+// goes through them. Other threads may rely on it only after this thread has called EndStreams.
 void StreamCopy(void* to, const void* from, size_t bytes);
 void EndStreams();
 

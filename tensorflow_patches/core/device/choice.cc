@@ -8,8 +8,8 @@
 namespace tfmpi {
 namespace {
 
-// From this version on ranks can share a GPU. It is designed for two; more would each need a part
-// of the GPU (NCCL_MAX_CTAS), which has not been measured.
+// From this version on, NCCL's ranks can share a GPU. That is designed for two ranks; more would
+// each need a part of the GPU (NCCL_MAX_CTAS), which has not been measured.
 constexpr int kSharedGpuVersion = 23000;
 constexpr size_t kMaxSharing = 2;
 
@@ -41,7 +41,7 @@ std::string WhyNotMpi(const std::vector<DeviceFacts>& ranks) {
   }
   if (ranks.size() <= kMaxByMpi) return "";
   return std::to_string(ranks.size()) + " ranks are more than the " + std::to_string(kMaxByMpi) +
-         " that a GPU can sum";
+         " whose data a GPU can sum";
 }
 
 struct Nodes {
@@ -74,7 +74,7 @@ Status ChooseBetweenNodes(const std::vector<DeviceFacts>& ranks, DeviceTransport
                      (between.rounds ? "TF_MPI_COMPRESSION rounds there" : "TF_MPI_TOPOLOGY");
   } else if (nodes.ranks == 0) {
     choice->reason +=
-        ", not inside nodes and MPI between them, because the nodes have different "
+        ", not inside nodes with MPI between them, because the nodes have different "
         "numbers of ranks";
     if (between.rounds) choice->reason += "; TF_MPI_COMPRESSION has no effect";
   } else if (between.rounds && wanted == DeviceTransport::kNccl) {
@@ -142,8 +142,8 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
     return Status();
   }
   const std::string not_shared = WhyNotShared(ranks);
-  const bool any = wanted == DeviceTransport::kAuto;
-  if (not_shared.empty() && (any || wanted == DeviceTransport::kIpc)) {
+  const bool automatic = wanted == DeviceTransport::kAuto;
+  if (not_shared.empty() && (automatic || wanted == DeviceTransport::kIpc)) {
     choice->way = DeviceWay::kShared;
     choice->reason = "on " + ranks[0].gpu + ", which all ranks share";
     if (between.rounds && NodesOf(ranks).count > 1) {
@@ -170,19 +170,19 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
     choice->reason =
         "staged through the host, because TF_MPI_COMPRESSION rounds data between "
         "nodes, and CUDA-aware MPI does not round";
-    if (any) choice->reason += ", and " + not_nccl;
+    if (automatic) choice->reason += ", and " + not_nccl;
   } else if (not_mpi.empty()) {
     choice->way = DeviceWay::kMpi;
     choice->reason = "by CUDA-aware MPI on all ranks";
-    if (any) choice->reason += ", because " + not_nccl;
+    if (automatic) choice->reason += ", because " + not_nccl;
     if (rounds) {
       choice->reason +=
           "; TF_MPI_COMPRESSION has no effect, because the nodes have different numbers "
           "of ranks";
     }
   } else {
-    choice->reason = "staged through the host, because " + (any ? not_nccl : not_mpi);
-    if (any && not_mpi != not_nccl) choice->reason += ", and " + not_mpi;
+    choice->reason = "staged through the host, because " + (automatic ? not_nccl : not_mpi);
+    if (automatic && not_mpi != not_nccl) choice->reason += ", and " + not_mpi;
   }
   return Status();
 }

@@ -11,7 +11,7 @@
 
 namespace tfmpi {
 
-// What one rank reports.
+// What one rank reports to the others.
 struct DeviceFacts {
   std::string gpu;          // Gpu::description(); "": it has none
   int nccl_version = 0;     // as reported by ncclGetVersion; 0: no library found
@@ -20,16 +20,17 @@ struct DeviceFacts {
   int node = 0;             // the first rank of its node
 };
 
-// TF_MPI_GPU_TRANSPORT=auto|mpi|nccl|ipc|staged
+// TF_MPI_GPU_TRANSPORT=auto|mpi|nccl|ipc|staged, in the order of DEVICE_TRANSPORTS in Python.
 enum class DeviceTransport { kAuto, kMpi, kNccl, kIpc, kStaged };
 
 // The settings for several nodes, the same on all ranks.
 struct BetweenNodes {
-  bool by_shape = false;  // TF_MPI_TOPOLOGY names nodes of several ranks
-  bool rounds = false;    // TF_MPI_COMPRESSION
+  bool by_shape = false;  // TF_MPI_TOPOLOGY is a shape, with several ranks per node
+  bool rounds = false;    // TF_MPI_COMPRESSION rounds data
 };
 
-// kNodes: NCCL inside each node, the rails between them.
+// kNccl: NCCL over all ranks. kNodes: NCCL inside each node, and rails between the nodes. kShared:
+// on the one GPU of all ranks.
 enum class DeviceWay { kStaged, kNccl, kNodes, kShared, kMpi };
 
 struct DeviceChoice {
@@ -37,8 +38,9 @@ struct DeviceChoice {
   std::string reason;  // a sentence for people
 };
 
-// A pure function of the facts of all ranks, by rank, and of their common settings, so the result
-// is the same on each. Fails, with the reason, if kNccl or kIpc is required and not possible.
+// A pure function of the facts of all ranks, by rank, and of their common settings, so all ranks
+// choose the same. If it is not possible, a `wanted` of kNccl or kIpc fails, with the reason; for
+// kMpi the choice is then kStaged.
 Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransport wanted,
                              const BetweenNodes& between, DeviceChoice* choice);
 

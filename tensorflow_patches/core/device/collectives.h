@@ -17,11 +17,12 @@
 
 namespace tfmpi {
 
-// No 16-bit integers or bools; complex numbers as two reals, so only sums and averages.
+// Whether NCCL can reduce it: no 16-bit integers, no bools, no averages of integers. Complex
+// numbers are sent as two reals, so only kSum and kAverage.
 bool NcclSupports(DataType type, ReduceOp op);
 
-// One rank's part of one group. Communication thread only. All ranks make the same calls in the
-// same order.
+// One rank's part of one group of ranks, all of which make the same calls in the same order.
+// Communication thread only.
 class DeviceCollectives {
  public:
   virtual ~DeviceCollectives() = default;
@@ -29,23 +30,24 @@ class DeviceCollectives {
   // For people: "NCCL 2.32.3".
   virtual std::string description() const = 0;
 
-  // Whether Allreduce accepts it; the caller must stage everything else through the host. The same
-  // on all ranks.
+  // Whether Allreduce accepts it, the same on all ranks. The caller must stage everything else
+  // through the host.
   virtual bool Takes(DataType type, ReduceOp op) const { return NcclSupports(type, op); }
 
-  // Whether it records the time of its stages itself (observability/timeline.h).
+  // Whether it records the time of its stages itself (core/observability/timeline.h).
   virtual bool records() const { return false; }
 
   // Enqueues a reduction of `count` elements in this GPU's memory; `in` may equal `out`. kAverage:
   // each rank's elements are multiplied by its own `scale`, which includes the division by the
-  // contributors, then summed. So ranks may have different weights, and a kSum of real numbers is
-  // the same with scale 1. Since 0 times infinity is NaN, a rank that contributes nothing passes
-  // zeros. Other reductions, and integers, only accept a `scale` of 1.
+  // contributors, then summed. So ranks may have different weights. A kSum of floating-point
+  // numbers is a kAverage with scale 1: some ranks may pass it where others pass kAverage. Since 0
+  // times infinity is NaN, a rank that contributes nothing passes zeros. Other reductions, and
+  // integers, only accept a `scale` of 1.
   //
   // NCCL sends half and bfloat16 unchanged: `scale`, each product and each partial sum are rounded,
-  // whereas other reductions round once.
+  // whereas GpuSum and the hosts round once.
   //
-  // May wait until it is enqueued, at most until `deadline`; the first calls wait for all ranks.
+  // May wait, at most until `deadline`, for the GPU or for all ranks (NCCL: in the first calls).
   virtual Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
                            double scale, GpuStream stream, TimePoint deadline) = 0;
 
@@ -64,7 +66,8 @@ class DeviceCollectives {
 
   // Fails if an enqueued reduction has failed, on any rank as far as this one can tell. Call it
   // while waiting for an event after a reduction. A lost rank may go unnoticed, so the caller also
-  // needs a deadline. After an error of this or of Allreduce, only Abort may be called.
+  // needs a deadline. After an error of Poll or a reduction, call Abort; then only DeleteBuffer and
+  // the destructor.
   virtual Status Poll() = 0;
 
   // Ends everything enqueued; the results are undefined. Nothing can be reduced after it.
@@ -72,7 +75,7 @@ class DeviceCollectives {
 
   // An orderly end when no rank has work in flight. Close: releases the memory of other ranks that
   // this one has opened. Closed: every rank has called Close, so this rank's memory may be freed;
-  // without it, memory that others may have open is not freed.
+  // without that call, memory that others may have open is not freed.
   virtual void Close() {}
   virtual void Closed() {}
 

@@ -56,8 +56,8 @@ class DriverSum : public GpuSum {
 
   Status Enqueue(const std::vector<const void*>& sources, const std::vector<double>& scales,
                  void* out, size_t count, DataType type, GpuStream stream) override {
-    // The other kernel handles what is left after the last multiple of 16 bytes, and everything if
-    // the result is not aligned to 16.
+    // The kernel with the small grain handles the elements after the last multiple of 16 bytes, or
+    // all elements if the result is not aligned to 16 bytes.
     const size_t per_grain = GrainBytes(type, Grain::kWide) / SizeOf(type);
     const bool aligned = reinterpret_cast<uintptr_t>(out) % GrainBytes(type, Grain::kWide) == 0;
     const size_t wide = aligned ? count / per_grain : 0;
@@ -319,8 +319,8 @@ int Describe(const Driver& driver, std::string* description) {
   return error;
 }
 
-// All known GPUs. They are never deleted, because streams and callers may be destroyed in any
-// order.
+// The one Gpu of this context. It is never deleted, because streams and callers may be destroyed in
+// any order.
 Gpu* GpuOfContext(const Driver& driver, CudaContext context, Status* status) {
   static std::mutex mutex;
   static auto* const gpus = new std::map<CudaContext, std::unique_ptr<Gpu>>;

@@ -1,4 +1,4 @@
-// GPUs through the CUDA driver: what GpuOf (gpu.h) uses, and access to a GPU without a stream.
+// The CUDA driver's GPUs: what driver.cc offers besides GpuOf (gpu.h), for code without a stream.
 
 #ifndef TFMPI_CORE_DEVICE_DRIVER_H_
 #define TFMPI_CORE_DEVICE_DRIVER_H_
@@ -14,9 +14,9 @@
 
 namespace tfmpi {
 
-// GPU `ordinal` of those visible to this process, in its primary context, which TensorFlow uses,
-// too, and a new stream on it, which the caller owns. For tests. The context lives as long as the
-// process.
+// For tests: opens GPU `ordinal` of those visible to this process, in its primary context, which
+// TensorFlow uses, too, and creates a stream on it, which the caller owns. The context lives as
+// long as the process.
 Status OpenGpu(int ordinal, Gpu** gpu, GpuStream* stream);
 
 // The number of GPUs visible to this process.
@@ -28,7 +28,8 @@ Status ListGpus(std::vector<std::pair<std::string, std::string>>* gpus);
 // The context of a stream, for libraries that work in the current context.
 Status ContextOf(GpuStream stream, const Driver** driver, CudaContext* context);
 
-// For the functions above, and for tests with a fake driver. `driver` outlives the result.
+// The Gpu of a context, for GpuOf and OpenGpu, and for tests with a fake driver. `driver` outlives
+// the result.
 Status MakeDriverGpu(const Driver& driver, CudaContext context, std::unique_ptr<Gpu>* gpu);
 
 }  // namespace tfmpi

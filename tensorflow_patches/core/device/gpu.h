@@ -5,7 +5,7 @@
 // linked. tests/core/device/simulated_gpu.h implements it with threads. Streams and events are the
 // driver's own handles, since TensorFlow passes its streams in.
 //
-// Ranks that share a GPU open each other's memory by handles, and the GPU sums it for them.
+// Ranks that share a GPU open each other's memory by handles; the GPU sums it (GpuSum).
 //
 // Any thread may call any function; work enqueued on one stream runs in the order of the calls. No
 // function waits for the GPU unless its comment says so.
@@ -30,8 +30,8 @@ using GpuEvent = struct GpuEventHandle*;    // a CUevent
 // A handle by which another process opens memory. Sent as bytes.
 struct GpuHandle {
   char bytes[64];
-  uint64_t process[2];  // random numbers that identify it; it opens its own memory without CUDA
-  uint64_t address;     // in that process
+  uint64_t process[2];  // identifies the owner (random); it opens its own memory without CUDA
+  uint64_t address;     // in the owner
 };
 
 // Our own kernel, which sums the data of several ranks on one GPU.
@@ -84,7 +84,7 @@ class Gpu {
   // process.
   virtual Status Register(void* memory, size_t bytes) = 0;
   virtual void Unregister(void* memory) = 0;
-  // Memory of the GPU. May also wait for it.
+  // Memory of the GPU. NewMemory may wait for the GPU; DeleteMemory waits for work that uses it.
   virtual Status NewMemory(size_t bytes, void** memory) = 0;
   virtual void DeleteMemory(void* memory) = 0;
 
@@ -93,7 +93,7 @@ class Gpu {
   // Opens memory of another process on this machine, on this GPU.
   virtual Status OpenMemory(const GpuHandle& handle, void** memory) = 0;
   virtual void CloseMemory(const GpuHandle& handle, void* memory) = 0;
-  // `sources`: the number of them in each Enqueue.
+  // `sources`: their number in each call of Enqueue.
   virtual Status NewSum(size_t sources, std::unique_ptr<GpuSum>* sum) = 0;
 };
 

@@ -139,7 +139,7 @@ class NcclCollectives : public DeviceCollectives {
     const InContext in_context(*options_.driver, options_.context);
     if (in_context.error() != kCudaSuccess) return ContextError(in_context);
     const int result = nccl_.MemAlloc(memory, bytes);
-    // The communicator is fine; there just is no memory.
+    // Not by Check, which would mark the communicator as failed: it is still usable.
     if (result != kNcclSuccess) {
       return ToStatus("ncclMemAlloc of " + std::to_string(bytes) + " bytes", result);
     }
@@ -160,15 +160,15 @@ class NcclCollectives : public DeviceCollectives {
   }
 
  private:
-  using Reducing = int (*)(const void* in, void* out, size_t count, int type, int op, NcclComm comm,
-                           GpuStream stream);
+  using ReduceFunction = int (*)(const void* in, void* out, size_t count, int type, int op,
+                                 NcclComm comm, GpuStream stream);
 
-  Status Reduce(const char* what, Reducing reducing, const void* in, void* out, size_t count,
+  Status Reduce(const char* what, ReduceFunction reduce, const void* in, void* out, size_t count,
                 DataType type, ReduceOp op, double scale, GpuStream stream, TimePoint deadline) {
     if (!NcclSupports(type, op)) return NoSuchType(op, type);
     const bool sums = op == ReduceOp::kAverage || op == ReduceOp::kSum;
-    // Whenever possible, even if this rank's scale is 1: NCCL selects its algorithm by the
-    // operation, which must be the same on all ranks.
+    // Also if this rank's scale is 1: NCCL selects its algorithm by the operation, which must
+    // therefore be the same on all ranks.
     const bool scaled = sums && IsFloating(type);
     if (scale != 1 && !(scaled && op == ReduceOp::kAverage)) {
       return Status(Code::kInvalidArgument,
@@ -182,7 +182,7 @@ class NcclCollectives : public DeviceCollectives {
     if (scaled) {
       TFMPI_RETURN_IF_NOT_OK(NewScaledSum(type, scale, &reduction));
     }
-    const int started = reducing(in, out, elements, NcclType(type), reduction, comm_, stream);
+    const int started = reduce(in, out, elements, NcclType(type), reduction, comm_, stream);
     const int result = Settle(started, deadline);
     if (scaled && result == kNcclSuccess) nccl_.RedOpDestroy(reduction, comm_);
     return CheckCollective(what, result, count * SizeOf(type));
@@ -242,7 +242,7 @@ class NcclCollectives : public DeviceCollectives {
   Status ToStatus(const std::string& what, int result) {
     if (result == kNcclSuccess) return Status();
     std::string text = description() + ": " + what + ": ";
-    if (result == kNcclInProgress) {  // only of a collective
+    if (result == kNcclInProgress) {  // `what` is a collective
       return Status(Code::kDeadlineExceeded,
                     text + "not all of them arrived in time; another rank hangs or has died");
     }

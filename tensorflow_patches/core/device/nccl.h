@@ -21,12 +21,12 @@ struct NcclOptions {
   CudaContext context = nullptr;
   int rank = 0;
   int size = 1;
-  // NewNcclId of one rank, which the caller broadcasts.
+  // What NewNcclId has returned on one rank. The caller broadcasts it.
   NcclId id = {};
   // All ranks must have called MakeNcclCollectives by then.
   TimePoint deadline;
-  // The maximum number of the GPU's multiprocessors; 0: NCCL decides. Ranks that share a GPU must
-  // leave some for each other.
+  // The maximum number of thread blocks of NCCL's kernels; 0: NCCL decides. Ranks that share a GPU
+  // must leave room for each other's.
   int max_ctas = 0;
 };
 

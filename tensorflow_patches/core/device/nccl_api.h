@@ -1,5 +1,5 @@
 // The part of NCCL that is used here, in our own declarations: the core builds without NCCL. The
-// names are NCCL's, without "nccl". The values are those of its header since 2.17.
+// names are NCCL's, without "nccl". The values have been the same in its header since 2.17.
 
 #ifndef TFMPI_CORE_DEVICE_NCCL_API_H_
 #define TFMPI_CORE_DEVICE_NCCL_API_H_
@@ -64,8 +64,8 @@ struct Nccl {
   const char* (*GetLastError)(NcclComm comm);
 };
 
-// Loads the library at `path`; a name without a slash is searched for as dlopen does. It stays
-// loaded. Its functions may be called on any thread.
+// Loads the library at `path`; dlopen searches for a name without a slash. It stays loaded. Its
+// functions may be called on any thread.
 Status LoadNccl(const std::string& path, Nccl* nccl);
 
 // "2.32.3" of 23203.

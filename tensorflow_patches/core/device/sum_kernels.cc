@@ -9,7 +9,7 @@ constexpr size_t kWideBytes = 16;
 constexpr DataType kTypes[] = {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32,
                                DataType::kFloat64};
 
-// Registers are named after their content and numbered: "%w2_1" is word 1 of source 2.
+// Registers are named after their contents and numbered: "%w2_1" is word 1 of source 2.
 std::string Of(const char* name, size_t a) { return name + std::to_string(a); }
 std::string Of(const char* name, size_t a, size_t b) {
   return Of(name, a) + "_" + std::to_string(b);
@@ -53,11 +53,12 @@ class Kernel {
 
  private:
   bool is_double() const { return type_ == DataType::kFloat64; }
-  bool is_half() const { return SizeOf(type_) == 2; }
+  bool is_16_bit() const { return SizeOf(type_) == 2; }
   bool is_wide() const { return grain_ == Grain::kWide; }
-  // A word is the part of a grain in one register: a double, a float, or up to two halves.
+  // A word is the part of a grain in one register: a double, a float, or one or two 16-bit numbers,
+  // its lanes.
   size_t words() const { return !is_wide() ? 1 : is_double() ? 2 : 4; }
-  size_t lanes() const { return is_half() && is_wide() ? 2 : 1; }
+  size_t lanes() const { return is_16_bit() && is_wide() ? 2 : 1; }
   const char* real() const { return is_double() ? "f64" : "f32"; }
   const char* bits() const { return is_double() ? "b64" : "b32"; }
 
@@ -105,7 +106,7 @@ class Kernel {
   // "v4.b32", "b64", or "u16", which leaves the upper half of a 32-bit register zero.
   std::string Access() const {
     if (is_wide()) return (is_double() ? "v2." : "v4.") + std::string(bits());
-    return is_half() ? "u16" : bits();
+    return is_16_bit() ? "u16" : bits();
   }
   std::string Registers(const std::vector<std::string>& names) const {
     return is_wide() ? "{" + Joined(names) + "}" : names[0];
@@ -154,7 +155,7 @@ class Kernel {
   // Combines the sums of a word's lanes into the word of the result.
   void Round(size_t word) {
     const std::string result = Of("%r", word);
-    if (!is_half()) {
+    if (!is_16_bit()) {
       Line("mov." + std::string(bits()) + " " + result + ", %sum0;");
     } else if (type_ == DataType::kFloat16) {
       Line("cvt.rn.f16.f32 %low, %sum0;");

@@ -1,4 +1,4 @@
-// How the communication thread waits for a GPU. No other thread may.
+// How the communication thread waits for a GPU. No other thread may wait for one.
 
 #ifndef TFMPI_CORE_GPU_AWAIT_EVENT_H_
 #define TFMPI_CORE_GPU_AWAIT_EVENT_H_
@@ -39,7 +39,7 @@ Status AwaitEvent(Gpu* gpu, GpuEvent event, TimePoint deadline, const Late& late
   return AwaitEvent(gpu, event, deadline, late, [] { return Status(); });
 }
 
-// A GPU's failure with the code of a lost peer, because the peers' exchange fails, too.
+// Turns a failure of this GPU into kUnavailable, which ends the job: the peers wait for this rank.
 inline Status Fatal(const Status& status) {
   return status.ok() ? status : Status(Code::kUnavailable, status.message());
 }
@@ -47,10 +47,11 @@ inline Status Fatal(const Status& status) {
 // Messages for `late`.
 inline std::string NotArrived(const std::string& what, const Gpu& gpu) {
   return what + " has not arrived from " + gpu.description() +
-         ", which is busy with earlier work, or hangs";
+         ", which is busy with earlier work, or hangs (limit: TF_MPI_STALL_TIMEOUT, at most 300 s)";
 }
 inline std::string StillBusy(const Gpu& gpu) {
-  return gpu.description() + " is busy with earlier work, or hangs";
+  return gpu.description() +
+         " is busy with earlier work, or hangs (limit: TF_MPI_STALL_TIMEOUT, at most 300 s)";
 }
 
 }  // namespace tfmpi

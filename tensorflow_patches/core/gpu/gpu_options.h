@@ -28,11 +28,11 @@ struct GpuOptions {
   size_t mpi_chunk_bytes = kGpuToGpuChunkBytes;
   // Prints a line for people, once, on the communication thread.
   std::function<void(const std::string&)> log;
-  // Called on the communication thread when the ranks have chosen: whether everything is staged.
+  // Called once, on the communication thread, when the ranks have chosen. `staged`: all data is.
   std::function<void(bool staged)> chosen;
 
-  // For tests, instead of NCCL: what this rank reports, and a factory of its collectives, for its
-  // node or for all ranks.
+  // For tests, instead of NCCL: what this rank reports, and a factory of its collectives, over its
+  // node or over all ranks.
   std::function<DeviceFacts(const Gpu& gpu)> facts;
   std::function<Status(Gpu* gpu, std::unique_ptr<DeviceCollectives>* made)> make;
 };

@@ -12,7 +12,7 @@
 namespace tfmpi {
 namespace {
 
-// The most thread blocks of an NCCL kernel if ranks share a GPU, so that the others' can run, too.
+// NCCL's thread blocks if ranks share a GPU: few enough that the other ranks' kernels run, too.
 constexpr int kSharedCtas = 8;
 
 // DeviceFacts as sent to other ranks.
@@ -73,12 +73,16 @@ Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
     if (!status.ok()) return status;
     if (direct_ == nullptr) {
       reason = choice.way == DeviceWay::kShared ? "not " + reason
-               : choice.way == DeviceWay::kMpi  ? "MPI reports that it is CUDA-aware but is not"
-                                                : "NCCL did not start";
+               : choice.way == DeviceWay::kMpi
+                   ? "MPI reports that it is CUDA-aware, but its test failed"
+                   : "NCCL did not start";
       reason += why_not;
-      const bool must =
+      const bool required =
           options_.wanted == DeviceTransport::kNccl || options_.wanted == DeviceTransport::kIpc;
-      if (must) return Status(Code::kUnavailable, reason);
+      if (required) {
+        return Status(Code::kUnavailable,
+                      reason + ". TF_MPI_GPU_TRANSPORT=auto selects another way");
+      }
       reason += "; gradients are staged through the hosts";
     }
   }
@@ -91,8 +95,7 @@ Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
   return Status();
 }
 
-// Chunks are copied once only if that is possible on all nodes, so that all ranks exchange the same
-// way.
+// On all nodes or on none, so that all ranks exchange the same way.
 Status GpuReduction::ShareBuffers(Gpu* own, TimePoint deadline, std::string* reason) {
   std::unique_ptr<NodeBuffers> buffers;
   std::string why;
@@ -153,26 +156,26 @@ Status GpuReduction::Gather(const DeviceFacts& own, std::vector<DeviceFacts>* al
 Status GpuReduction::MakeDirect(DeviceWay way, const GpuMemory& own, bool shares,
                                 TimePoint deadline, std::string* why_not) {
   std::unique_ptr<DeviceCollectives> collectives;
-  Status made;
+  Status status;
   if (way == DeviceWay::kNccl) {
-    made = MakeNccl(own, /*in_node=*/false, shares, deadline, &collectives);
+    status = MakeNccl(own, /*in_node=*/false, shares, deadline, &collectives);
   } else if (way == DeviceWay::kNodes) {
-    made = MakeHierarchical(own, shares, deadline, &collectives);
+    status = MakeHierarchical(own, shares, deadline, &collectives);
   } else if (way == DeviceWay::kShared) {
-    made = PeerCollectives::Make(own.gpu, transport_, options_.shared_chunk_bytes, deadline,
-                                 &collectives);
+    status = PeerCollectives::Make(own.gpu, transport_, options_.shared_chunk_bytes, deadline,
+                                   &collectives);
   } else {
-    made = CudaAwareCollectives::Make(own.gpu, transport_, options_.mpi_chunk_bytes, deadline,
-                                      &collectives);
+    status = CudaAwareCollectives::Make(own.gpu, transport_, options_.mpi_chunk_bytes, deadline,
+                                        &collectives);
   }
-  if (made.ok()) {
+  if (status.ok()) {
     direct_ = std::make_unique<DirectReduction>(own.gpu, std::move(collectives));
-    made = direct_->Prepare();
+    status = direct_->Prepare();
   }
   bool all = false;
-  const Status agreed = Agree(made.ok(), &all, deadline);
+  const Status agreed = Agree(status.ok(), &all, deadline);
   if (!agreed.ok() || all) return agreed;
-  *why_not = ": " + (made.ok() ? "another rank could not prepare it" : made.message());
+  *why_not = ": " + (status.ok() ? "another rank could not prepare it" : status.message());
   if (direct_ != nullptr) direct_->Close();
   const Status ended = Agree(true, &all, deadline);
   if (direct_ != nullptr && ended.ok()) direct_->Closed();
@@ -184,7 +187,7 @@ Status GpuReduction::MakeHierarchical(const GpuMemory& own, bool shares, TimePoi
                                       std::unique_ptr<DeviceCollectives>* made) {
   std::unique_ptr<DeviceCollectives> inside;
   TFMPI_RETURN_IF_NOT_OK(MakeNccl(own, /*in_node=*/true, shares, deadline, &inside));
-  // There is a rail: this way is chosen only if all nodes have equally many ranks.
+  // rail() is not null: kNodes is chosen only if all nodes have the same number of ranks.
   *made =
       std::make_unique<HierarchicalCollectives>(own.gpu, std::move(inside), transport_->topology(),
                                                 transport_->rail(), options_.staged_chunk_bytes);
@@ -207,7 +210,7 @@ Status GpuReduction::MakeNccl(const GpuMemory& own, bool in_node, bool shares, T
   TFMPI_RETURN_IF_NOT_OK(
       ShareFirstValue(transport_, first, &options.id, sizeof(options.id), deadline));
   if (failed.ok()) failed = ContextOf(own.stream, &options.driver, &options.context);
-  failed = AllRanksOk(transport_, failed, deadline);  // or the others would wait for it
+  failed = AllRanksOk(transport_, failed, deadline);  // else the others would wait for this rank
   return failed.ok() ? MakeNcclCollectives(nccl_, options, made) : failed;
 }
 
@@ -223,8 +226,8 @@ Status GpuReduction::Drain(TimePoint deadline) {
   return Status(Code::kUnavailable, "a reduction on another rank's GPU has not ended");
 }
 
-Status GpuReduction::Agree(bool well, bool* all, TimePoint deadline) {
-  float answer = well ? 1 : 0;
+Status GpuReduction::Agree(bool own, bool* all, TimePoint deadline) {
+  float answer = own ? 1 : 0;
   const Status status =
       transport_->Allreduce(&answer, &answer, {1, DataType::kFloat32, ReduceOp::kMin, 1}, deadline);
   *all = answer == 1;

@@ -1,10 +1,10 @@
-// Executes responses whose tensors are on GPUs: among the GPUs if possible (NCCL), on the one GPU
-// that all ranks share, by an MPI that supports GPU memory, or else staged through the hosts.
+// Executes responses whose tensors are on GPUs: among the GPUs by NCCL, on the one GPU that all
+// ranks share, by a CUDA-aware MPI, or staged through the hosts.
 //
 // The ranks choose once, together, at the first such allreduce: each rank reports its GPU, its NCCL
-// and the support of its MPI, and all apply the same rule (core/device/choice.h). A response in
-// which not all ranks take part, or of an unsupported type, is staged nevertheless. Communication
-// thread only.
+// and whether its MPI is CUDA-aware, and all apply the same rule (core/device/choice.h). A
+// broadcast, a response in which not all ranks take part, or one of an unsupported type, is always
+// staged. Communication thread only.
 
 #ifndef TFMPI_CORE_GPU_GPU_REDUCTION_H_
 #define TFMPI_CORE_GPU_GPU_REDUCTION_H_
@@ -22,7 +22,7 @@
 
 namespace tfmpi {
 
-// Called by all ranks: replaces `data` by that of rank `first`, the same one within a node.
+// Called by all ranks: replaces `data` by that of `first`, the same rank for a whole node.
 Status ShareFirstValue(Transport* transport, int first, void* data, size_t bytes,
                        TimePoint deadline);
 
@@ -39,7 +39,7 @@ class GpuReduction {
   Status Broadcast(const FusionEntry& entry, TimePoint deadline) {
     return staged_.Broadcast(entry, deadline);
   }
-  // For work in flight; see DirectReduction.
+  // Checks work in flight; see DirectReduction.
   Status Check(TimePoint now) { return direct_ != nullptr ? direct_->Check(now) : Status(); }
   // Called by all ranks before they end together. On return no rank still reads another's memory.
   Status Drain(TimePoint deadline);
@@ -49,20 +49,24 @@ class GpuReduction {
   }
 
  private:
+  // `own`: null on a rank without a request, which then counts as a rank without a GPU.
   Status Choose(const GpuMemory* own, TimePoint deadline);
   DeviceFacts FactsOf(const GpuMemory* own);
   Status Gather(const DeviceFacts& own, std::vector<DeviceFacts>* all, TimePoint deadline);
-  // Sets direct_ on all ranks, or on none and returns the reason.
+  // Sets direct_ on all ranks, or on none, with the reason in `why_not`. `shares`: some ranks share
+  // a GPU.
   Status MakeDirect(DeviceWay way, const GpuMemory& own, bool shares, TimePoint deadline,
                     std::string* why_not);
-  // For the ranks of this node, or for all.
+  // Over the ranks of this node, or over all ranks.
   Status MakeNccl(const GpuMemory& own, bool in_node, bool shares, TimePoint deadline,
                   std::unique_ptr<DeviceCollectives>* made);
+  // Lets the ranks of each node share the buffers for staging, if all nodes can; otherwise adds why
+  // not to `reason`.
   Status ShareBuffers(Gpu* own, TimePoint deadline, std::string* reason);
   Status MakeHierarchical(const GpuMemory& own, bool shares, TimePoint deadline,
                           std::unique_ptr<DeviceCollectives>* made);
-  // Sets `all` to whether `well` is true on all ranks.
-  Status Agree(bool well, bool* all, TimePoint deadline);
+  // Sets `all` to whether `own` is true on all ranks.
+  Status Agree(bool own, bool* all, TimePoint deadline);
 
   Transport* const transport_;
   const GpuOptions options_;

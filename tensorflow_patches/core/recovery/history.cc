@@ -26,7 +26,7 @@ void History::Restart() {
   done_ = 0;
 }
 
-// Memory returned to the kernel costs its page faults again.
+// Reuses memory, since new memory from the kernel costs page faults.
 Result History::Take(size_t bytes) {
   constexpr size_t kSlack = 4;  // a small result does not keep the memory of a large one
   Result result;

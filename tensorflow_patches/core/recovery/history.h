@@ -2,9 +2,9 @@
 // had not executed them yet when another rank died.
 //
 // A unit is one response, or the other entries of a response list. All ranks execute the same units
-// in the same order, so a number says how far a rank is. An operation to which every rank
-// contributes proves that all ranks have executed everything before it, which is then deleted.
-// Communication thread.
+// in the same order, so a number says how far a rank is. If an operation to which every rank
+// contributes has completed, all ranks have executed all units before it, which are then deleted.
+// Communication thread only.
 
 #ifndef TFMPI_CORE_RECOVERY_HISTORY_H_
 #define TFMPI_CORE_RECOVERY_HISTORY_H_
@@ -25,26 +25,26 @@ struct Result {
 };
 
 struct Unit {
-  ResponseList what;  // one response, or none
+  ResponseList what;  // one response, or the other entries without a response
   Result result;
 };
 
 class History {
  public:
-  // The number of units executed. The history contains those with the numbers (first, done].
+  // The number of units executed. The history contains the units with the numbers (first, done].
   uint64_t done() const { return done_; }
   uint64_t first() const { return done_ - units_.size(); }
   // The size of all results in the history.
   size_t bytes() const { return bytes_; }
 
-  // `proves_all_started`: whether its completion proves that every rank has started it, and so has
-  // executed all units before it.
+  // `proves_all_started`: whether the unit's completion proves that every rank has started it, and
+  // so has executed all units before it.
   void Add(Unit unit, bool proves_all_started);
   // Deletes all units: every rank has executed them.
   void Forget();
   // For a new group, in which nothing has been executed.
   void Restart();
-  // Memory for a result; taken from deleted units where it fits.
+  // Memory for a result: that of a deleted unit, if it fits.
   Result Take(size_t bytes);
 
   // The units after `number`, which must not be before first(), as bytes; and the reverse, which

@@ -47,8 +47,8 @@ Status RecoverableReduction::TrimHistory(TimePoint deadline) {
   if (history_.bytes() <= kMaxBytes && history_.done() - history_.first() <= kMaxUnits) {
     return Status();
   }
-  // Every rank takes part in this, so after it all ranks have executed all units so far.
-  auto one = std::make_unique<int64_t>(1);
+  // Every rank takes part in this allreduce, so after it all ranks have executed all units so far.
+  auto one = std::make_unique<int64_t>(1);  // on the heap, for KeepUntilExit
   const Status status = transport_->Allreduce(one.get(), one.get(),
                                               {1, DataType::kInt64, ReduceOp::kSum, 1}, deadline);
   if (status.ok()) {
@@ -91,7 +91,7 @@ Status RecoverableReduction::Factors(const std::vector<FusionEntry>& entries, in
   bool any = false;
   for (const FusionEntry& entry : entries) any |= IsWeighted(entry.signature);
   if (!any) return Status();
-  auto kept = std::make_unique<std::vector<double>>();
+  auto kept = std::make_unique<std::vector<double>>();  // on the heap, for KeepUntilExit
   std::vector<double>& weights = *kept;
   for (const FusionEntry& entry : entries) weights.push_back(WeightOf(entry));
   const Status status =
@@ -205,8 +205,8 @@ Status RecoverableReduction::Deliver(const Response& response,
   const std::vector<size_t> bytes = BytesOfRows(rows, RowBytes(signature));
   const char* from = data;
   for (size_t r = 0; r < rows.size(); from += bytes[r], ++r) {
-    const bool there = collected_here && static_cast<int>(r) == rank;
-    if (rows[r] != 0 && !there) request.rows->Take(static_cast<int>(r), 0, rows[r], from);
+    const bool own = collected_here && static_cast<int>(r) == rank;
+    if (rows[r] != 0 && !own) request.rows->Take(static_cast<int>(r), 0, rows[r], from);
   }
   return Status();
 }

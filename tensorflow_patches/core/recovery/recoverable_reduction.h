@@ -2,8 +2,8 @@
 // result from a rank that has completed it: a request's memory is written only when the result is
 // complete, and the result is kept.
 //
-// Replaces Fusion where the ranks continue after deaths. It costs a copy of each tensor.
-// Communication thread.
+// Replaces Fusion if the ranks continue after deaths (TF_MPI_FAULT=shrink). It costs a copy of each
+// tensor. Communication thread only.
 
 #ifndef TFMPI_CORE_RECOVERY_RECOVERABLE_REDUCTION_H_
 #define TFMPI_CORE_RECOVERY_RECOVERABLE_REDUCTION_H_
@@ -25,22 +25,23 @@ class RecoverableReduction {
   // What has been executed in this group.
   History* history() { return &history_; }
 
-  // From now on divides an average by the sum of the ranks' weights, which were computed for
-  // another group. Call it on all ranks at the same unit.
+  // From now on divides an average by the sum of the ranks' weights, which no longer add up to the
+  // number of ranks: they may have been computed for a larger group. Call it on all ranks at the
+  // same unit.
   void DivideByWeights() { divides_by_weights_ = true; }
 
-  // Writes to the memory of this rank's requests, and to the history.
+  // Writes the result to the memory of this rank's requests, and to the history.
   Status Execute(const Response& response, const std::vector<FusionEntry>& entries,
                  TimePoint deadline);
   // Call it after each unit. All ranks have the same history, so all trim it at the same unit.
   Status TrimHistory(TimePoint deadline);
-  // Writes to the memory of this rank's requests. `rank`: this rank in the group that computed the
-  // result. `collected_here`: Execute has computed it here.
+  // Writes a result to the memory of this rank's requests. `rank`: this rank in the group that
+  // computed the result. `collected_here`: Execute has computed it on this rank.
   static Status Deliver(const Response& response, const std::vector<FusionEntry>& entries, int rank,
                         const Result& result, bool collected_here);
 
  private:
-  // `proves_all_started`: whether its completion proves that every rank has started it.
+  // Computes the result. `proves_all_started`: see History::Add.
   Status Collect(const Response& response, const std::vector<FusionEntry>& entries,
                  TimePoint deadline, Result* result, bool* proves_all_started);
   Status Allreduce(const std::vector<FusionEntry>& entries, int contributors, TimePoint deadline,
@@ -48,7 +49,7 @@ class RecoverableReduction {
   Status Gather(const FusionEntry& entry, const Response& response, TimePoint deadline,
                 Result* result);
   Status Broadcast(const FusionEntry& entry, TimePoint deadline, Result* result);
-  // By entry: the factor for its data.
+  // `factors`: by entry, the factor for its data besides its weight.
   Status Factors(const std::vector<FusionEntry>& entries, int contributors, TimePoint deadline,
                  std::vector<double>* factors);
 

@@ -52,7 +52,7 @@ Status ExchangeReports(Transport* among, const Report& own, const History& histo
                                        " no longer has the results that other ranks lack");
   }
   const auto root = static_cast<size_t>(most - regrouping->reports.begin());
-  std::string bytes;  // of the root alone
+  std::string bytes;  // empty on all ranks but the root, so this is a broadcast
   if (among->topology().rank == static_cast<int>(root)) {
     bytes = history.EncodeAfter(regrouping->least_done);
   }

@@ -1,7 +1,7 @@
 // The survivors' exchange after a death: how far each of them is, and the results that some of them
 // have and others lack.
 //
-// Communication thread; collective over the survivors.
+// Communication thread only; all survivors make the same calls.
 
 #ifndef TFMPI_CORE_RECOVERY_SURVIVORS_H_
 #define TFMPI_CORE_RECOVERY_SURVIVORS_H_
@@ -18,24 +18,25 @@ namespace tfmpi {
 
 // The report of one rank.
 struct Report {
-  int former_rank = 0;         // in the last group that has executed anything
-  uint64_t done = 0;           // units executed there
+  int former_rank = 0;         // in the last group that the engine ran in
+  uint64_t done = 0;           // units executed there: History::done
   uint64_t first = 0;          // History::first
   std::vector<int32_t> roots;  // former ranks from which it expects a broadcast
-  std::string needs_all;
+  std::string needs_all;       // ScriptState::needs_all
 };
 
 struct Regrouping {
   std::vector<Report> reports;  // by new rank
   uint64_t most_done = 0;
-  std::deque<Unit> missing;  // units (least_done, most_done]
   uint64_t least_done = 0;
+  std::deque<Unit> missing;  // the units (least_done, most_done], on all ranks
 
   // The new rank of a former rank; -1: it has died.
   int NewRank(int former_rank) const;
 };
 
-// Fails if another rank has died meanwhile, or did not answer before the deadline.
+// `among`: the transport of the survivors. Fails if another rank has died meanwhile, or has not
+// answered before the deadline.
 Status ExchangeReports(Transport* among, const Report& own, const History& history,
                        TimePoint deadline, Regrouping* regrouping);
 

@@ -1,8 +1,9 @@
-// A transport whose group can be replaced: by the survivors when ranks have died.
+// A transport whose group can be replaced by that of the survivors when ranks have died.
 //
 // Communication thread, except for the calls that Transport allows on any thread: these may see the
 // group before or after a change. Former transports live as long as this one, since their topology
-// may still be in use. There is no shared word: the engine agrees by messages.
+// may still be in use. There is no shared word, so the engine agrees by messages, and nothing for
+// GPUs, which TF_MPI_FAULT=shrink does not support.
 
 #ifndef TFMPI_CORE_RECOVERY_SWITCHABLE_TRANSPORT_H_
 #define TFMPI_CORE_RECOVERY_SWITCHABLE_TRANSPORT_H_
@@ -27,9 +28,9 @@ class SwitchableTransport : public Transport {
     Transport* const raw = next.get();
     Keep(std::move(next));
     now_.store(raw, std::memory_order_release);
-    raw->Wake();  // for a thread that has just woken the former transport
+    raw->Wake();  // another thread may just have called Wake of the former transport
   }
-  // Keeps a transport that is never used, because its group has already failed again.
+  // Keeps a transport that will not be used, because its group has failed or the engine ends.
   void Keep(std::unique_ptr<Transport> transport) { all_.push_back(std::move(transport)); }
 
   const Topology& topology() const override { return now()->topology(); }

@@ -129,10 +129,9 @@ TEST(ChoiceTest, AnMpiThatTakesMemoryOfGpus) {
             "CUDA-aware");
   EXPECT_EQ(Choose({{"a", 0, false, true}, {"", 0, false, true}}, kMpi),
             "staged: staged through the host, because rank 1 has no GPU");
-  EXPECT_EQ(
-      Choose(std::vector<DeviceFacts>(129, {"a", 0, false, true}), kMpi),
-      "staged: staged through the host, because 129 ranks are more than the 128 that a GPU can "
-      "sum");
+  EXPECT_EQ(Choose(std::vector<DeviceFacts>(129, {"a", 0, false, true}), kMpi),
+            "staged: staged through the host, because 129 ranks are more than the 128 whose data a "
+            "GPU can sum");
 }
 
 TEST(ChoiceTest, SeveralNodes) {
@@ -161,7 +160,7 @@ TEST(ChoiceTest, SeveralNodes) {
 
   const std::string uneven =
       all +
-      ", not inside nodes and MPI between them, because the nodes have different numbers of ranks";
+      ", not inside nodes with MPI between them, because the nodes have different numbers of ranks";
   EXPECT_EQ(Choose(ranks_of({0, 1, 1})), all);
   EXPECT_EQ(Choose(ranks_of({0, 1, 1}), kNccl, by_shape), uneven);
   EXPECT_EQ(Choose(ranks_of({0, 0, 2}), kAuto, rounds),

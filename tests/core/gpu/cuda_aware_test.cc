@@ -167,7 +167,7 @@ TEST_F(CudaAwareTest, CraysIsUsedWhereItWasToldTo) {
 }
 
 TEST_F(CudaAwareTest, ALibraryThatDeliversSomethingElseIsFoundOut) {
-  const std::string claims = "MPI reports that it is CUDA-aware but is not: ";
+  const std::string claims = "MPI reports that it is CUDA-aware, but its test failed: ";
   for (const Fault fault : {Fault::kNothing, Fault::kShort, Fault::kStale}) {
     for (const int rank : {0, 1}) {
       mpi_.SetFault(rank, fault);
@@ -183,7 +183,7 @@ TEST_F(CudaAwareTest, ALibraryThatDeliversSomethingElseIsFoundOut) {
 TEST_F(CudaAwareTest, ALibraryThatDeliversNothingEverIsFoundOut) {
   has_short_timeout_ = true;
   mpi_.SetFault(1, Fault::kNever);
-  ExpectStaged(DeviceTransport::kMpi, "MPI reports that it is CUDA-aware but is not: ");
+  ExpectStaged(DeviceTransport::kMpi, "MPI reports that it is CUDA-aware, but its test failed: ");
   ExpectLeft(kSlots);  // it may still come
 }
 
@@ -235,7 +235,7 @@ TEST_F(CudaAwareTest, MessagesThatDoNotComeEndTheJob) {
 TEST_F(CudaAwareTest, AGpuThatStandsStillEndsTheJob) {
   fail_ = [&] { gpus_[1].simulated()->Hold(gpus_.stream(1)); };
   after_ = [&] { gpus_[1].simulated()->LetGo(gpus_.stream(1)); };
-  ExpectEnd("is busy with earlier work, or hangs");
+  ExpectEnd("is busy with earlier work, or hangs (limit: TF_MPI_STALL_TIMEOUT, at most 300 s)");
   ExpectLeft(kSlots);
 }
 

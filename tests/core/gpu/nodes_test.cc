@@ -122,7 +122,7 @@ TEST_F(GpuNodesTest, TheWayIsSaid) {
        kByShape,
        false,
        1,
-       "NCCL 2.32.3 on all ranks, not inside nodes and MPI between them, because the nodes have "
+       "NCCL 2.32.3 on all ranks, not inside nodes with MPI between them, because the nodes have "
        "different numbers of ranks"},
   };
   for (const auto& one : cases) {

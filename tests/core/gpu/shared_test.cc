@@ -91,9 +91,7 @@ TEST_F(SharedTest, EachRankHearsWhatFailedWhere) {
     std::string said[2];
   } failures[] = {
       {Call::kNewSum, 1, {"rank 1 cannot share its memory", "cuModuleLoadData"}},
-      {Call::kNewMemory,
-       2,
-       {"another rank cannot read the shared memory of this rank", "cuMemAlloc"}},
+      {Call::kNewMemory, 2, {"another rank cannot use the ranks' shared memory", "cuMemAlloc"}},
       {Call::kNewSum, 0, {apart, apart}},
   };
   for (const auto& failure : failures) {
@@ -133,7 +131,7 @@ TEST_F(SharedTest, ASumThatDoesNotEndEndsTheJob) {
     }
   });
   const std::string said = ranks[0].failure().message() + ranks[1].failure().message();
-  EXPECT_NE(said.find("a reduction between GPUs (memory that the ranks share on it) has not ended "
+  EXPECT_NE(said.find("a reduction between GPUs (one GPU that all ranks share) has not ended "
                       "on simulated GPU 0"),
             std::string::npos)
       << said;

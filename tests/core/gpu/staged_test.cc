@@ -328,7 +328,7 @@ TEST_F(StagedErrorTest, AGpuThatStandsStillEndsAJobThatItHasNoPartIn) {
 TEST_F(StagedErrorTest, AHostWithoutRoomForTheChunks) {
   if (TFMPI_SANITIZED) GTEST_SKIP() << "sanitizers end the process";
   PinnedRing ring(size_t{1} << 56);
-  EXPECT_EQ(ring.Prepare(nullptr).message(), "no memory for the chunks");
+  EXPECT_EQ(ring.Prepare(nullptr).message(), "no host memory for chunks of GPU data");
 }
 
 TEST_F(StagedErrorTest, AHostAndAGpuAreToldApart) {

@@ -10,7 +10,8 @@
 
 namespace tfmpi {
 
-// Called by all ranks: returns this rank's own failure, or `elsewhere` if another rank has failed.
+// Called by all ranks: returns this rank's own failure, or an error with the message `elsewhere` if
+// only other ranks have failed.
 inline Status AllRanksOk(Transport* transport, const Status& own, TimePoint deadline,
                          const char* elsewhere = "another rank could not prepare it") {
   float all = own.ok() ? 1 : 0;

@@ -17,8 +17,8 @@ size_t ShareBytes(size_t bytes, size_t ranks) {
   return (even + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// A rank's test data and weight. The weighted sums are integers, exact in float32. They differ if
-// data is missing, or replaced by that of another rank, unless kPeriod divides their distance.
+// A rank's test data and weight. The weighted sums are integers, exact in float32. A sum is wrong
+// if data is missing, or is another rank's, unless the ranks' difference is a multiple of kPeriod.
 constexpr size_t kPeriod = 251, kWeights = 7;
 static_assert(4000 * kWeights * 2 * (kPeriod - 1) < (1 << 24), "not exact with 4000 ranks");
 double Value(size_t rank, size_t i) { return static_cast<double>(i % kPeriod + rank % kPeriod); }
@@ -42,7 +42,7 @@ Status CudaAwareCollectives::Make(Gpu* gpu, Transport* transport, size_t chunk_b
   return status;
 }
 
-// After a failure MPI may still write to memory it was given, so that memory stays until exit.
+// After a failure MPI may still write to the memory that it has got, which then stays until exit.
 CudaAwareCollectives::~CudaAwareCollectives() {
   sum_.reset();
   for (const Slot& slot : slots_) {
@@ -91,7 +91,7 @@ Status CudaAwareCollectives::TryOne(float* values, void* memory, size_t count, G
                                     TimePoint deadline) {
   for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>(Value(rank(), i));
   Status status = gpu_->Copy(memory, values, count * sizeof(float), stream);
-  // Executed even after a failure here, since the other ranks do.
+  // Even if the copy has failed, since the other ranks call Allreduce, too.
   const Status reduced = Allreduce(memory, memory, count, DataType::kFloat32, ReduceOp::kAverage,
                                    Weight(rank()), stream, deadline);
   if (status.ok()) status = reduced;

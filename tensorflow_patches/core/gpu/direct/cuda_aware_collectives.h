@@ -4,16 +4,16 @@
 //   rank 0   copy own chunk in | send share 1, receive share 0 | sum share 0 | send the sum to all
 //   rank 1   copy own chunk in | send share 0, receive share 1 | sum share 1 | send the sum to all
 //
-// then the chunk, in which every share is now a sum, is copied to the result. So each element is
-// summed on one rank, and all ranks get the same bits.
+// Then the sums of all shares are copied to the result. Each element is summed on one rank, so all
+// ranks get the same bits.
 //
 // Chunks are copied to and from memory of our own, and MPI gets only that: TensorFlow's memory may
 // not be accessible to other processes, and MPI registers ours with the network only once. MPI does
 // not know about streams, so this waits for the GPU before each exchange. There are two slots for
-// chunks, used alternately: while one is on the wire, the other one is summed.
+// chunks, used alternately: while the chunk in one is on the wire, that in the other is summed.
 //
-// Communication thread only, which drives each chunk through these steps. All reductions must use
-// the same stream.
+// Communication thread only; it drives each chunk through these steps. All reductions must use the
+// same stream.
 
 #ifndef TFMPI_CORE_GPU_DIRECT_CUDA_AWARE_COLLECTIVES_H_
 #define TFMPI_CORE_GPU_DIRECT_CUDA_AWARE_COLLECTIVES_H_
@@ -41,7 +41,7 @@ class CudaAwareCollectives : public DeviceCollectives {
   Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
                    double scale, GpuStream stream, TimePoint deadline) override;
   Status Poll() override { return failure_; }
-  // Nothing that is enqueued on the GPU waits for another rank.
+  // Only ends the use of this object: nothing that is enqueued waits for another rank.
   void Abort() override;
   Status NewBuffer(size_t bytes, void** memory) override { return gpu_->NewMemory(bytes, memory); }
   void DeleteBuffer(void* memory) override { gpu_->DeleteMemory(memory); }
@@ -56,10 +56,12 @@ class CudaAwareCollectives : public DeviceCollectives {
   };
   struct Slot {
     int number = 0;
-    char* memory = nullptr;  // the chunk, then the shares of all ranks, and the sum of this one's
+    // The chunk; after it, this rank's share as each other rank has sent it, and at this rank's
+    // index the sum.
+    char* memory = nullptr;
     GpuEvent event = nullptr;
     Stage stage = Stage::kFree;
-    char* out = nullptr;  // where the current chunk goes
+    char* out = nullptr;  // where the sums go
     size_t bytes = 0;
   };
   // The current reduction.

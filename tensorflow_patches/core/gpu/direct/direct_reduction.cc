@@ -29,12 +29,12 @@ std::vector<Tensor> TensorsOf(const FusionEntry& entry) {
     return {{request.input, request.output, Count(entry.signature)}};
   }
   std::vector<Tensor> tensors;
-  char* together = static_cast<char*>(request.output);
+  char* packed = static_cast<char*>(request.output);  // null: each part has its own output
   for (size_t i = 0; i < request.parts.size(); ++i) {
     const size_t count = static_cast<size_t>(NumElements(entry.signature.parts->shapes[i]));
     tensors.push_back(
-        {request.parts[i].input, together != nullptr ? together : request.parts[i].output, count});
-    if (together != nullptr) together += PartBytes(entry.signature.dtype, count);
+        {request.parts[i].input, packed != nullptr ? packed : request.parts[i].output, count});
+    if (packed != nullptr) packed += PartBytes(entry.signature.dtype, count);
   }
   return tensors;
 }
@@ -45,7 +45,7 @@ bool CanBatch(const FusionEntry& a, const FusionEntry& b) {
   return a.signature.dtype == b.signature.dtype && !a.signature.weighted && !b.signature.weighted;
 }
 
-size_t BytesTogether(const FusionEntry& entry) {
+size_t PackedBytes(const FusionEntry& entry) {
   size_t bytes = 0;
   for (const Tensor& tensor : TensorsOf(entry)) {
     bytes += PartBytes(entry.signature.dtype, tensor.count);
@@ -117,6 +117,7 @@ Status DirectReduction::Allreduce(const std::vector<FusionEntry>& entries, doubl
     while (run.end < entries.size() && CanBatch(entries[begin], entries[run.end])) ++run.end;
     run.nothing = weights[begin] == 0;
     run.scale = run.nothing ? scale : weights[begin] * scale;
+    // Ranks may differ here (DeviceCollectives::Allreduce).
     run.op = sums && run.scale != 1 ? ReduceOp::kAverage : sums ? ReduceOp::kSum : op;
     status = Reduce(entries, run, deadline);
     begin = run.end;
@@ -138,13 +139,13 @@ Status DirectReduction::WaitForSubmitters(const std::vector<FusionEntry>& entrie
 
 Status DirectReduction::ReadWeights(const std::vector<FusionEntry>& entries,
                                     std::vector<double>* weights, TimePoint deadline) {
-  size_t copies = 0;
+  size_t copies = 0;  // one for consecutive entries with the same weight
   const void* last = nullptr;
   for (const FusionEntry& entry : entries) {
-    const void* const there = entry.request->memory.scale;
-    if (there == nullptr || there == last) continue;
-    last = there;
-    TFMPI_RETURN_IF_NOT_OK(gpu_->Copy(weights_ + copies++, there, sizeof(float), stream_));
+    const void* const on_gpu = entry.request->memory.scale;
+    if (on_gpu == nullptr || on_gpu == last) continue;
+    last = on_gpu;
+    TFMPI_RETURN_IF_NOT_OK(gpu_->Copy(weights_ + copies++, on_gpu, sizeof(float), stream_));
   }
   if (copies != 0) {
     Status status = gpu_->Record(read_, stream_);
@@ -155,10 +156,10 @@ Status DirectReduction::ReadWeights(const std::vector<FusionEntry>& entries,
   last = nullptr;
   for (size_t i = 0; i < entries.size(); ++i) {
     const Request& request = *entries[i].request;
-    const void* const there = request.memory.scale;
-    if (there != nullptr && there != last) ++next;
-    if (there != nullptr) last = there;
-    const double weight = there == nullptr ? request.scale : weights_[next - 1];
+    const void* const on_gpu = request.memory.scale;
+    if (on_gpu != nullptr && on_gpu != last) ++next;
+    if (on_gpu != nullptr) last = on_gpu;
+    const double weight = on_gpu == nullptr ? request.scale : weights_[next - 1];
     (*weights)[i] = weight;
     if (std::isfinite(weight) && weight >= 0 && (weight == 1 || entries[i].signature.weighted)) {
       continue;
@@ -200,11 +201,11 @@ Status DirectReduction::BetweenGpus(const void* in, void* out, size_t count, Dat
   return collectives_->Allreduce(in, out, count, type, run.op, run.scale, stream_, deadline);
 }
 
-// In a buffer, or in the memory that a request provides for all of its results.
+// In a buffer, or in the memory that a single request provides for all of its results.
 Status DirectReduction::ReduceTogether(const std::vector<FusionEntry>& entries, const Run& run,
                                        TimePoint deadline) {
   size_t bytes = 0;
-  for (size_t i = run.begin; i < run.end; ++i) bytes += BytesTogether(entries[i]);
+  for (size_t i = run.begin; i < run.end; ++i) bytes += PackedBytes(entries[i]);
   if (bytes == 0) return Status();
   const Request& first = *entries[run.begin].request;
   const bool in_place = run.end == run.begin + 1 && first.output != nullptr;
@@ -252,7 +253,7 @@ Status DirectReduction::Buffer(size_t bytes, char** buffer) {
     while (room < bytes) room *= 2;
     void* memory = nullptr;
     TFMPI_RETURN_IF_NOT_OK(collectives_->NewBuffer(room, &memory));
-    // Smaller ones are kept, since they may still be in use. Together they are no larger than this.
+    // Keeps smaller ones, which the GPU may still use. Together they are no larger than this one.
     buffers_.emplace_back(static_cast<char*>(memory), room);
   }
   *buffer = buffers_.back().first;
@@ -276,7 +277,7 @@ Status DirectReduction::LetSubmittersContinue(const std::vector<FusionEntry>& en
 }
 
 Status DirectReduction::NewEvent(GpuEvent* event) {
-  // Recycles events. At this time no deadline has passed.
+  // Recycles events. At TimePoint() no deadline has passed.
   TFMPI_RETURN_IF_NOT_OK(Check(TimePoint()));
   if (events_.empty()) return gpu_->NewEvent(event);
   *event = events_.back();

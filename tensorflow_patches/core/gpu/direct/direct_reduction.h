@@ -2,8 +2,8 @@
 // memory of a GPU that all ranks share, or by a CUDA-aware MPI.
 //
 // Everything is enqueued on a stream of our own, which waits for the submitters' streams, and they
-// for it. The communication thread waits for the GPU only to read weights there. Communication
-// thread only; all ranks make the same calls.
+// for it. This class waits for the GPU only to read weights there; its collectives may wait, too.
+// Communication thread only; all ranks make the same calls.
 
 #ifndef TFMPI_CORE_GPU_DIRECT_DIRECT_REDUCTION_H_
 #define TFMPI_CORE_GPU_DIRECT_DIRECT_REDUCTION_H_
@@ -30,14 +30,14 @@ class DirectReduction {
   DirectReduction(const DirectReduction&) = delete;
   DirectReduction& operator=(const DirectReduction&) = delete;
 
-  // Call it once, before Allreduce: creates the stream, events and pinned memory.
+  // Call it once, before Allreduce: creates the stream and pinned memory.
   Status Prepare();
   std::string description() const { return collectives_->description(); }
 
-  // Whether all ranks can execute this response this way: a function of what they have agreed on.
+  // Whether all ranks can execute this response this way. Depends only on what they have agreed on.
   bool Takes(const std::vector<FusionEntry>& entries) const;
-  // Like Fusion::Allreduce; every entry has a request on every rank. On return everything is
-  // enqueued, and every submitter's stream waits for it.
+  // Like Fusion::Allreduce, with the result multiplied by `scale`; every entry has a request on
+  // every rank. On return everything is enqueued, and every submitter's stream waits for it.
   Status Allreduce(const std::vector<FusionEntry>& entries, double scale, TimePoint deadline);
   // Checks work in flight: fails if a deadline has passed or an error has occurred.
   Status Check(TimePoint now);
@@ -50,7 +50,7 @@ class DirectReduction {
   void Abort() { collectives_->Abort(); }
 
  private:
-  // Entries reduced by one call of the collectives: a weighted one, or several without weights.
+  // Entries that one call of the collectives reduces: one with a weight, or several without.
   struct Run;
 
   Status ReadWeights(const std::vector<FusionEntry>& entries, std::vector<double>* weights,
@@ -74,7 +74,7 @@ class DirectReduction {
   GpuEvent read_ = nullptr;                        // the weights have been read
   float* weights_ = nullptr;                       // pinned
   char* zeros_ = nullptr;                          // pinned
-  std::vector<std::pair<char*, size_t>> buffers_;  // the last one is the largest, and in use
+  std::vector<std::pair<char*, size_t>> buffers_;  // only the last one, the largest, is used again
   struct InFlight {
     GpuEvent event;
     TimePoint deadline;

@@ -80,7 +80,7 @@ Status HierarchicalCollectives::Reduce(const void* in, const Shares& shares, Red
   return status;
 }
 
-// The loss of a peer on this node is detected here; a copy that waits for it would not notice.
+// Detects the loss of a peer on this node: Exchange's copies would wait for it forever.
 Status HierarchicalCollectives::AwaitReduced(TimePoint deadline) {
   const Span span(Stage::kReduce, "inside the node");
   return AwaitEvent(
@@ -94,7 +94,7 @@ Status HierarchicalCollectives::AwaitReduced(TimePoint deadline) {
       [this] { return inside_->Poll(); });
 }
 
-// `stream` waits for the data that comes back, also after a failure.
+// `stream` then waits for the data that comes back, also after a failure.
 Status HierarchicalCollectives::Exchange(const Shares& shares, ReduceOp op, GpuStream stream,
                                          TimePoint deadline) {
   Signature signature;

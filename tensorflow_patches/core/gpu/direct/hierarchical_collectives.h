@@ -4,12 +4,12 @@
 //   GPUs of a node    reduce-scatter | reduced .............. | landed | allgather
 //   this rank                   ended? | share -> host, rail, host -> share |
 //
-// If the number of elements is not a multiple of the node's ranks, the few at the end are reduced
-// by all of them and sent along with each share. They are the same on each rail, so all ranks get
-// the same bits.
+// If the number of elements is not a multiple of the node's ranks, all of these reduce the few
+// elements at the end and send them along with their shares. They are the same on each rail, so all
+// ranks get the same bits.
 //
-// Communication thread only, which waits for the GPU once per reduction, and for the rail. Nothing
-// on a GPU waits for another node: the transport detects deaths there.
+// Communication thread only; it waits for the GPU once per reduction, and for the rail. Nothing on
+// a GPU waits for another node, so the transport detects the death of a rank there.
 
 #ifndef TFMPI_CORE_GPU_DIRECT_HIERARCHICAL_COLLECTIVES_H_
 #define TFMPI_CORE_GPU_DIRECT_HIERARCHICAL_COLLECTIVES_H_

@@ -11,7 +11,7 @@ namespace {
 // What a rank sends to the others before they open its memory.
 struct Offer {
   GpuHandle handle;
-  uint64_t well;
+  uint64_t ok;  // 0: it has no memory to share
 };
 
 }  // namespace
@@ -31,7 +31,7 @@ Status PeerCollectives::Make(Gpu* gpu, Transport* transport, size_t chunk_bytes,
   return status;
 }
 
-// If other ranks may still read its memory, after a failure, a rank keeps it until the process
+// After a failure other ranks may still read this rank's memory, which then stays until the process
 // ends.
 PeerCollectives::~PeerCollectives() {
   Close();
@@ -55,14 +55,14 @@ Status PeerCollectives::Share(TimePoint deadline) {
   if (status.ok()) status = gpu_->NewSum(size(), &sum_);
   if (status.ok()) status = gpu_->NewSharedMemory(kSlots * chunk_bytes_, &memory, &offer.handle);
   own_ = static_cast<char*>(memory);
-  offer.well = status.ok() ? 1 : 0;
+  offer.ok = status.ok() ? 1 : 0;
   std::vector<Offer> offers(size());
   TFMPI_RETURN_IF_NOT_OK(transport_->Allgather(
       &offer, offers.data(), std::vector<size_t>(size(), sizeof(Offer)), deadline));
   if (!status.ok()) return status;
   std::vector<GpuHandle> handles;
   for (size_t r = 0; r < size(); ++r) {
-    if (offers[r].well == 0) {
+    if (offers[r].ok == 0) {
       return Status(Code::kUnavailable, "rank " + std::to_string(r) + " cannot share its memory");
     }
     handles.push_back(offers[r].handle);
@@ -82,12 +82,11 @@ Status PeerCollectives::Open(const std::vector<GpuHandle>& handles) {
   return Status();
 }
 
-Status PeerCollectives::Agree(const Status& well, TimePoint deadline) {
-  return AllRanksOk(transport_, well, deadline,
-                    "another rank cannot read the shared memory of this rank");
+Status PeerCollectives::Agree(const Status& own, TimePoint deadline) {
+  return AllRanksOk(transport_, own, deadline, "another rank cannot use the ranks' shared memory");
 }
 
-// A test reduction: fails for two GPUs with the same name on hosts with the same name.
+// A test reduction: fails for different GPUs with the same description, on hosts of the same name.
 Status PeerCollectives::Try(TimePoint deadline) {
   float* value = nullptr;
   void *pinned = nullptr, *memory = nullptr;
@@ -100,7 +99,7 @@ Status PeerCollectives::Try(TimePoint deadline) {
     value = static_cast<float*>(pinned);
     *value = static_cast<float>(rank() + 1);
     status = gpu_->Copy(memory, value, sizeof(float), stream);
-    // Executed even after a failure here, since the other ranks do.
+    // Even if the copy has failed, since the other ranks call Allreduce, too.
     const Status reduced =
         Allreduce(memory, memory, 1, DataType::kFloat32, ReduceOp::kSum, 1, stream, deadline);
     if (status.ok()) status = reduced;

@@ -1,16 +1,17 @@
 // Reductions of ranks that share one GPU: each rank puts its data where the others can read it on
 // the GPU, and each one sums all of it. No byte leaves the GPU.
 //
-//   rank 0   put chunk n -> slot | ended? | ---------- | sum of all slots -> result
-//   rank 1   put chunk n -> slot | ended? | all know it | sum of all slots -> result
+//   rank 0   put chunk n -> slot | ended? | exchange scales | sum of all slots -> result
+//   rank 1   put chunk n -> slot | ended? | exchange scales | sum of all slots -> result
 //
-// The ranks tell each other through the transport when a put has ended, together with their scales.
-// So no stream waits for another process: a rank that dies leaves no GPU waiting. A rank has two
-// slots, used alternately. Its stream runs in order: if chunk n has been put, the sum of chunk n -
-// 1 has ended; and once all ranks have said so, the slot of chunk n - 1 is free for chunk n + 1.
+// A rank sends its scale, through the transport, once its put has ended, so the exchange shows that
+// all puts have ended. No stream waits for another process: a rank that dies leaves no GPU waiting.
+// A rank has two slots, used alternately. Its stream runs in order: if chunk n has been put, the
+// sum of chunk n-1 has ended. So after the exchange for chunk n, the slots of chunk n-1 are free
+// for chunk n+1.
 //
-// Communication thread only, which waits for the GPU once per chunk. All reductions must use the
-// same stream.
+// Communication thread only; it waits for the GPU once per chunk. All reductions must use the same
+// stream.
 
 #ifndef TFMPI_CORE_GPU_DIRECT_PEER_COLLECTIVES_H_
 #define TFMPI_CORE_GPU_DIRECT_PEER_COLLECTIVES_H_
@@ -31,17 +32,17 @@ class PeerCollectives : public DeviceCollectives {
   static constexpr size_t kSlots = 2;
 
   // Called by all ranks; `gpu` is the one they share; each rank uses two chunks of its memory. Runs
-  // a test reduction and fails, on this rank or on all, if a rank cannot read another one's memory.
+  // a test reduction. Fails on all ranks if one cannot read another one's memory.
   static Status Make(Gpu* gpu, Transport* transport, size_t chunk_bytes, TimePoint deadline,
                      std::unique_ptr<DeviceCollectives>* made);
   ~PeerCollectives() override;
 
-  std::string description() const override { return "memory that the ranks share on it"; }
+  std::string description() const override { return "one GPU that all ranks share"; }
   bool Takes(DataType type, ReduceOp op) const override;
   Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
                    double scale, GpuStream stream, TimePoint deadline) override;
   Status Poll() override { return failure_; }
-  // Nothing that is enqueued waits for another rank.
+  // Only ends the use of this object: nothing that is enqueued waits for another rank.
   void Abort() override;
   void Close() override;
   void Closed() override { closed_ = true; }
@@ -55,8 +56,8 @@ class PeerCollectives : public DeviceCollectives {
   Status Share(TimePoint deadline);
   Status Open(const std::vector<GpuHandle>& handles);
   Status Try(TimePoint deadline);
-  // Fails on all ranks if `well` is not ok on one.
-  Status Agree(const Status& well, TimePoint deadline);
+  // Fails on all ranks if `own` is not ok on one.
+  Status Agree(const Status& own, TimePoint deadline);
   Status Reduce(const char* in, char* out, size_t count, DataType real, double scale,
                 GpuStream stream, TimePoint deadline);
   Status AwaitPut(TimePoint deadline);

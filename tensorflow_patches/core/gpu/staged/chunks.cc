@@ -44,18 +44,19 @@ class Cutter {
 void AddParts(const FusionEntry& entry, Stretch whole, Cutter* cutter) {
   const Request* const request = entry.request;
   const std::vector<Shape>& shapes = entry.signature.parts->shapes;
-  char* together = request != nullptr ? static_cast<char*>(request->output) : nullptr;
-  whole.padded_output = together != nullptr;
+  // Null: each part has its own output.
+  char* packed = request != nullptr ? static_cast<char*>(request->output) : nullptr;
+  whole.padded_output = packed != nullptr;
   for (size_t i = 0; i < shapes.size(); ++i) {
     whole.count = static_cast<size_t>(NumElements(shapes[i]));
     const size_t padded = WireBytes(whole.type, PaddedElements(whole.type, whole.count));
     whole.padding = padded - WireBytes(whole.type, whole.count);
     if (request != nullptr) {
       whole.input = static_cast<const char*>(request->parts[i].input);
-      whole.output = together != nullptr ? together : static_cast<char*>(request->parts[i].output);
+      whole.output = packed != nullptr ? packed : static_cast<char*>(request->parts[i].output);
     }
     cutter->Add(whole);
-    if (together != nullptr) together += padded;
+    if (packed != nullptr) packed += padded;
   }
 }
 

@@ -19,10 +19,10 @@ struct Stretch {
   size_t count = 0;    // elements
   size_t padding = 0;  // bytes after them on the wire
   size_t wire = 0;     // its offset in the chunk, in bytes
-  // Null on a rank without a request.
+  // Null if this rank has nothing to send, or receives nothing.
   const char* input = nullptr;
   char* output = nullptr;
-  // The padding after the output belongs to this request, too (Request::output of several tensors).
+  // The padding follows the output, too: Request::output receives several tensors in wire form.
   bool padded_output = false;
 
   size_t bytes() const { return count * SizeOf(type); }
@@ -34,8 +34,8 @@ struct Chunk {
 };
 
 // For an allreduce or a broadcast. A chunk has at most `most_stretches` stretches and `limit`
-// bytes, not counting padding of less than 64 bytes at its end. `limit` must be larger than any
-// element.
+// bytes, not counting padding of less than 64 bytes at its end. `limit` must have room for an
+// element in wire form.
 std::vector<Chunk> CutIntoChunks(const std::vector<FusionEntry>& entries, size_t limit,
                                  size_t most_stretches);
 

@@ -10,7 +10,7 @@ constexpr size_t kPage = 4096;
 
 }  // namespace
 
-// The padding at the end of a chunk may exceed `chunk_bytes`.
+// With the padding at its end, a chunk may be larger than `chunk_bytes`.
 PinnedRing::PinnedRing(size_t chunk_bytes) : wire_bytes_(chunk_bytes + kLine) {}
 
 size_t PinnedRing::BufferBytes() const {
@@ -39,7 +39,7 @@ Status PinnedRing::Prepare(Gpu* gpu) {
   if (gpu != nullptr && LaneOf(gpu) == nullptr) {
     TFMPI_RETURN_IF_NOT_OK(NewLane(gpu));
   }
-  // Host memory is sufficient until there is a GPU.
+  // Ordinary memory is sufficient until there is a GPU.
   if (memory_ != nullptr && (gpu == nullptr || pinned_by_ != nullptr)) return Status();
   DeleteMemory();
   return NewMemory();
@@ -83,7 +83,8 @@ Status PinnedRing::NewMemory() {
   if (lanes_.empty()) {
     host_ = NewLineMemory(bytes);
     memory_ = host_.get();
-    return memory_ != nullptr ? Status() : Status(Code::kUnavailable, "no memory for the chunks");
+    return memory_ != nullptr ? Status()
+                              : Status(Code::kUnavailable, "no host memory for chunks of GPU data");
   }
   Gpu* const gpu = lanes_.front()->gpu;
   void* memory = nullptr;

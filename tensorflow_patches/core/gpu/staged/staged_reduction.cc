@@ -17,7 +17,7 @@ using Slot = PinnedRing::Slot;
 using Lane = PinnedRing::Lane;
 
 // Where a stretch's elements are in a slot, in the GPU's form.
-char* Own(const Slot& slot, const Stretch& stretch) {
+char* GpuForm(const Slot& slot, const Stretch& stretch) {
   if (IsWireForm(stretch.type)) return slot.wire + stretch.wire;
   return slot.own + stretch.wire / WireBytes(stretch.type, 1) * SizeOf(stretch.type);
 }
@@ -67,7 +67,7 @@ struct StagedReduction::Work {
   Status refused = Status();                                            // an invalid scale
 
   bool broadcasts() const { return entries[0].signature.kind == OpKind::kBroadcast; }
-  // A rank that has no part in this still waits for its own copies of earlier results.
+  // For messages. A rank without a request still waits for its copies of earlier results.
   std::string awaited() const {
     const Request* const request = entries[0].request;
     return request != nullptr ? "'" + request->name + "'" : "an earlier result";
@@ -103,7 +103,7 @@ Status StagedReduction::Run(Work* work) {
   const size_t chunks = work->chunks.size();
   size_t fetched = 0;
   for (size_t i = 0; i < chunks && status.ok(); ++i) {
-    // Later chunks are started before this one is waited for.
+    // Starts later chunks before it waits for this one.
     for (; fetched < std::min(i + PinnedRing::kAhead, chunks) && status.ok(); ++fetched) {
       work->slots.push_back(ring_.Take());
       status = Fetch(*work, fetched);
@@ -115,11 +115,11 @@ Status StagedReduction::Run(Work* work) {
     if (status.ok()) status = Exchange(slot, chunk, *work);
     if (status.ok()) status = Land(slot, chunk, *work);
   }
-  const Status released = Release(*work);
-  return status.ok() ? released : status;
+  const Status continued = LetSubmittersContinue(*work);
+  return status.ok() ? continued : status;
 }
 
-// Enqueues the chunk's copies from the GPU, after those that still use its slot.
+// Enqueues the chunk's copies from the GPU, after earlier copies that use its slot.
 Status StagedReduction::Fetch(const Work& work, size_t number) {
   const Slot& slot = work.slots[number];
   size_t scales = 0;
@@ -145,7 +145,7 @@ Status StagedReduction::Fetch(const Work& work, size_t number) {
         last_scale = scale;
       }
       if (status.ok() && stretch.input != nullptr) {
-        status = copies.Add(Own(slot, stretch), stretch.input, stretch.bytes());
+        status = copies.Add(GpuForm(slot, stretch), stretch.input, stretch.bytes());
       }
     }
     if (status.ok()) status = copies.Flush();
@@ -170,7 +170,7 @@ Status StagedReduction::Await(Gpu* gpu, GpuEvent event, const Work& work) {
   return status.code() == Code::kDeadlineExceeded ? status : Fatal(status);
 }
 
-// In the same order as Fetch.
+// Reads the scales in the order in which Fetch copies them.
 void StagedReduction::ReadScales(const Slot& slot, const Chunk& chunk, Work* work) {
   size_t next = 0;
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
@@ -188,7 +188,7 @@ void StagedReduction::ReadScales(const Slot& slot, const Chunk& chunk, Work* wor
       const float value = slot.scales[next - 1];
       work->scales[stretch.entry] = value;
       if (IsWeight(value)) continue;
-      // The others use this rank's value, and this rank gets an error.
+      // The other ranks' results contain this value; only this rank gets an error.
       work->refused = Status(Code::kInvalidArgument, "the weight of '" + request->name + "' is " +
                                                          std::to_string(value) +
                                                          "; it must be finite and not negative");
@@ -197,7 +197,7 @@ void StagedReduction::ReadScales(const Slot& slot, const Chunk& chunk, Work* wor
 }
 
 Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Work& work) {
-  // After this exchange the others may reuse the slots that these copies read; see PinnedRing.
+  // After this exchange the others may reuse what the copies of slot.before read; see PinnedRing.
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
     if (ring_.shared() == nullptr) break;
     TFMPI_RETURN_IF_NOT_OK(Await(lane->gpu, lane->landed[slot.before], work));
@@ -211,7 +211,7 @@ Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Wor
       if (stretch.input == nullptr) {
         std::memset(wire, 0, bytes);
       } else if (!IsWireForm(stretch.type) || work.scales[stretch.entry] != 1) {
-        Pack(stretch.type, Own(slot, stretch), wire, stretch.count, work.scales[stretch.entry]);
+        Pack(stretch.type, GpuForm(slot, stretch), wire, stretch.count, work.scales[stretch.entry]);
       }
       std::memset(wire + bytes, 0, stretch.padding);
     }
@@ -221,10 +221,10 @@ Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Wor
   for (const Stretch& stretch : chunk.stretches) {
     if (stretch.output == nullptr || IsWireForm(stretch.type)) continue;
     const size_t element = WireBytes(stretch.type, 1);
-    char* const own = Own(slot, stretch);
+    char* const gpu_form = GpuForm(slot, stretch);
     ForEachRun(slot, chunk, work, stretch.wire, stretch.count * element,
                [&](const char* from, size_t at, size_t bytes) {
-                 Unpack(stretch.type, from, own + at / element * SizeOf(stretch.type),
+                 Unpack(stretch.type, from, gpu_form + at / element * SizeOf(stretch.type),
                         bytes / element, 1);
                  return Status();
                });
@@ -232,12 +232,12 @@ Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Wor
   return Status();
 }
 
-// Into each rank's own slot. Like a reduction, it ends only when all ranks are in it, which frees
-// the slots (PinnedRing).
+// Into each rank's own slot. If the node's ranks share slots, it ends only when all of them are in
+// it, like a reduction, which frees the slots (PinnedRing).
 Status StagedReduction::BroadcastChunk(const Slot& slot, const Chunk& chunk, const Work& work) {
   const Stretch& only = chunk.stretches.front();
   const Span span(Stage::kReduce, "broadcast", only.bytes());
-  const Status status = transport_->Broadcast(Own(slot, only), only.bytes(),
+  const Status status = transport_->Broadcast(GpuForm(slot, only), only.bytes(),
                                               work.entries[0].signature.root, work.deadline);
   if (!status.ok() || ring_.shared() == nullptr) return status;
   return ring_.shared()->Barrier(work.deadline);
@@ -284,7 +284,7 @@ Status StagedReduction::Land(const Slot& slot, const Chunk& chunk, const Work& w
       if (request == nullptr || request->memory.gpu != lane->gpu || !status.ok()) continue;
       if (stretch.output == nullptr) continue;
       if (!IsWireForm(stretch.type) || work.broadcasts()) {
-        status = copies.Add(stretch.output, Own(slot, stretch), stretch.bytes());
+        status = copies.Add(stretch.output, GpuForm(slot, stretch), stretch.bytes());
         continue;
       }
       const size_t padding = stretch.padded_output ? stretch.padding : 0;
@@ -301,7 +301,7 @@ Status StagedReduction::Land(const Slot& slot, const Chunk& chunk, const Work& w
 }
 
 // Makes each submitter's stream wait for all copies that were enqueued.
-Status StagedReduction::Release(const Work& work) {
+Status StagedReduction::LetSubmittersContinue(const Work& work) {
   Status failure;
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
     Gpu* const gpu = lane->gpu;

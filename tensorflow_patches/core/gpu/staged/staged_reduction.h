@@ -1,8 +1,8 @@
 // Executes a response whose tensors are on a GPU, over a transport that supports host memory only.
 //
-// In chunks, through a ring of slots of pinned memory: while one chunk is exchanged, later ones are
-// on the way from the GPU and earlier ones on the way back. The submitter's stream never waits for
-// the host, nor the host for that stream: they wait for events of the other two streams.
+// Chunks pass through a ring of slots of pinned memory: while one chunk is exchanged, later ones
+// are on the way from the GPU and earlier ones on the way back. The submitter's stream never waits
+// for the host, nor the host for that stream: they wait for events of the other two streams.
 //
 //   submitter's stream   ... gradient | ready ............................ wait | optimizer ...
 //   fetching stream            wait ready | copy | fetched
@@ -12,8 +12,8 @@
 // Inside a node the exchange reduces in place, in memory that its ranks share and their GPUs can
 // access: a chunk is then copied once in each direction (PinnedRing).
 //
-// Called on the communication thread, which alone waits for the GPU, with the response's deadline.
-// A failure on the GPU is a kUnavailable error: the peers wait in the same exchange.
+// Communication thread only; it waits for the GPU until the response's deadline. A failure on the
+// GPU is a kUnavailable error, since the peers wait in the same exchange.
 
 #ifndef TFMPI_CORE_GPU_STAGED_STAGED_REDUCTION_H_
 #define TFMPI_CORE_GPU_STAGED_STAGED_REDUCTION_H_
@@ -35,8 +35,7 @@ class StagedReduction {
       : transport_(transport), chunk_bytes_(chunk_bytes), ring_(chunk_bytes) {}
 
   // Called by all ranks, between two reductions: from now on uses `buffers`, of BufferBytes() each.
-  // `gpu`, which may be null, is this rank's. If it fails on a rank or on one of its peers, the
-  // rank must call Unshare.
+  // `gpu`: this rank's, or null. If it fails on any rank, all ranks must call Unshare.
   Status Share(std::unique_ptr<NodeBuffers> buffers, Gpu* gpu) {
     return ring_.Share(std::move(buffers), gpu);
   }
@@ -44,8 +43,8 @@ class StagedReduction {
   size_t BufferBytes() const { return ring_.BufferBytes(); }
 
   // Like Fusion::Allreduce, with the result multiplied by `scale`. On return the results are on the
-  // way, and every submitter's stream waits for its own; also after a failure, so that no memory is
-  // reused while a copy may access it.
+  // way, and every submitter's stream waits for its own. It does so after a failure, too, so that
+  // no memory is reused while a copy may access it.
   Status Allreduce(const std::vector<FusionEntry>& entries, double scale, TimePoint deadline);
   Status Broadcast(const FusionEntry& entry, TimePoint deadline);
 
@@ -65,7 +64,7 @@ class StagedReduction {
   Status ForEachRun(const PinnedRing::Slot& slot, const Chunk& chunk, const Work& work,
                     size_t begin, size_t bytes, const Take& take) const;
   Status Land(const PinnedRing::Slot& slot, const Chunk& chunk, const Work& work);
-  Status Release(const Work& work);
+  Status LetSubmittersContinue(const Work& work);
 
   Transport* const transport_;
   const size_t chunk_bytes_;
