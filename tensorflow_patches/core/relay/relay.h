@@ -32,7 +32,7 @@ struct Announcement {
 
 // The message from a rank to its parent in the tree.
 std::string Encode(const std::vector<Announcement>& announcements);
-// `size`: of the group. Returns false if the bytes are malformed or contain other ranks.
+// `size`: of the group. Returns false if the bytes are malformed or contain ranks outside it.
 bool Decode(const std::string& bytes, int size, std::vector<Announcement>* announcements);
 
 struct RelayOptions {
