@@ -24,7 +24,8 @@ struct Observation {
   int64_t clock_offset = 0;  // ns by which this rank's clock is ahead of rank 0's; an output
 };
 
-// Agrees on rank 0's settings, compares the clocks of different machines, and starts recording.
+// Agrees on rank 0's settings, compares the clocks if there are several nodes and a timeline, and
+// starts recording.
 Status StartObserving(Transport* transport, Observation* observation);
 
 // Returns by how many ns this rank's clock is ahead of rank 0's, accurate to half a round trip of
@@ -32,7 +33,8 @@ Status StartObserving(Transport* transport, Observation* observation);
 Status MeasureClockOffset(Transport* transport, const std::function<int64_t()>& now,
                           int64_t* offset);
 
-// Rank 0 writes the timeline of all ranks and fills `all`, by rank; elsewhere `all` stays empty.
+// Rank 0 writes the timeline of all ranks and, with stats, fills `all`, by rank; elsewhere `all`
+// stays empty.
 Status Gather(Transport* transport, const Observation& observation, const RankStats& own,
               std::vector<RankStats>* all);
 
