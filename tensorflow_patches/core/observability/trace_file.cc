@@ -98,8 +98,9 @@ class RankWriter {
 
   void Write() {
     NameTrack("process_name", 0, "rank " + std::to_string(rank_.rank) + " (" + rank_.host + ")");
-    Line("{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":" + std::to_string(rank_.rank) +
-         ",\"tid\":0,\"args\":{\"sort_index\":" + std::to_string(rank_.rank) + "}}");
+    WriteLine(
+        "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":" + std::to_string(rank_.rank) +
+        ",\"tid\":0,\"args\":{\"sort_index\":" + std::to_string(rank_.rank) + "}}");
     CollectTensors();
     WriteSteps();
     WriteInput();
@@ -111,29 +112,29 @@ class RankWriter {
   }
 
  private:
-  void Line(const std::string& json) {
+  void WriteLine(const std::string& json) {
     *out_ += ",\n";
     *out_ += json;
   }
 
   void NameTrack(const char* what, int track, const std::string& name) {
-    Line(std::string("{\"ph\":\"M\",\"name\":\"") + what +
-         "\",\"pid\":" + std::to_string(rank_.rank) + ",\"tid\":" + std::to_string(track) +
-         ",\"args\":{\"name\":" + Quoted(name) + "}}");
+    WriteLine(std::string("{\"ph\":\"M\",\"name\":\"") + what +
+              "\",\"pid\":" + std::to_string(rank_.rank) + ",\"tid\":" + std::to_string(track) +
+              ",\"args\":{\"name\":" + Quoted(name) + "}}");
   }
 
-  void Head(const char* phase, const std::string& name, const char* category, int track,
-            int64_t time, std::string* json) const {
+  void BeginEvent(const char* phase, const std::string& name, const char* category, int track,
+                  int64_t time, std::string* json) const {
     *json = std::string("{\"ph\":\"") + phase + "\",\"name\":" + Quoted(name) + ",\"cat\":\"" +
             category + "\",\"pid\":" + std::to_string(rank_.rank) +
             ",\"tid\":" + std::to_string(track) + ",\"ts\":" + Microseconds(time - zero_);
   }
 
-  void Complete(const std::string& name, const char* category, int track, int64_t start,
-                int64_t end, const std::string& args) {
+  void WriteComplete(const std::string& name, const char* category, int track, int64_t start,
+                     int64_t end, const std::string& args) {
     std::string json;
-    Head("X", name, category, track, start, &json);
-    Line(json + ",\"dur\":" + Microseconds(end - start) + ",\"args\":{" + args + "}}");
+    BeginEvent("X", name, category, track, start, &json);
+    WriteLine(json + ",\"dur\":" + Microseconds(end - start) + ",\"args\":{" + args + "}}");
   }
 
   // Collects the tensors of each response: a wait has the name of a tensor and its response.
@@ -159,16 +160,16 @@ class RankWriter {
     for (size_t i = 0; i < steps.size(); ++i) {
       const Step& step = steps[i];
       const std::string number = "\"step\":" + std::to_string(i);
-      Complete("step " + std::to_string(i), "step", kStepsTrack, step.begin, step.end, number);
+      WriteComplete("step " + std::to_string(i), "step", kStepsTrack, step.begin, step.end, number);
       if (step.begin < step.first_submit) {
-        Complete("until the first gradient", "step", kStepsTrack, step.begin, step.first_submit,
-                 number);
+        WriteComplete("until the first gradient", "step", kStepsTrack, step.begin,
+                      step.first_submit, number);
       }
-      Complete("backward, first to last gradient", "step", kStepsTrack, step.first_submit,
-               step.last_submit, number + ",\"gradients\":" + std::to_string(step.gradients));
+      WriteComplete("backward, first to last gradient", "step", kStepsTrack, step.first_submit,
+                    step.last_submit, number + ",\"gradients\":" + std::to_string(step.gradients));
       if (step.last_submit < step.last_response) {
-        Complete("exposed communication", "step", kStepsTrack, step.last_submit, step.last_response,
-                 number);
+        WriteComplete("exposed communication", "step", kStepsTrack, step.last_submit,
+                      step.last_response, number);
       }
     }
   }
@@ -194,7 +195,7 @@ class RankWriter {
     SortByStart(&waits);
     NameTrack("thread_name", kInputTrack, "input");
     for (const Event& wait : waits) {
-      Complete(Name(wait.stage), "input", kInputTrack, wait.start, wait.end, "");
+      WriteComplete(Name(wait.stage), "input", kInputTrack, wait.start, wait.end, "");
     }
   }
 
@@ -210,8 +211,8 @@ class RankWriter {
         WriteWait(event, track);
       } else {
         const bool response = event.stage == Stage::kResponse;
-        Complete(response ? NameOfResponse(event) : NameOfSpan(event), Category(event.stage), track,
-                 event.start, event.end, Args(event));
+        WriteComplete(response ? NameOfResponse(event) : NameOfSpan(event), Category(event.stage),
+                      track, event.start, event.end, Args(event));
       }
     }
   }
@@ -226,8 +227,9 @@ class RankWriter {
     std::snprintf(id, sizeof id, "\"0x%x%08x\"", static_cast<unsigned>(rank_.rank), ++waits_);
     for (const char* phase : {"b", "e"}) {
       std::string json;
-      Head(phase, Name(event.stage), "wait", track, *phase == 'b' ? event.start : event.end, &json);
-      Line(json + ",\"id\":" + id + ",\"args\":{" + (*phase == 'b' ? Args(event) : "") + "}}");
+      BeginEvent(phase, Name(event.stage), "wait", track, *phase == 'b' ? event.start : event.end,
+                 &json);
+      WriteLine(json + ",\"id\":" + id + ",\"args\":{" + (*phase == 'b' ? Args(event) : "") + "}}");
     }
   }
 

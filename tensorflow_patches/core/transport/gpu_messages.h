@@ -17,7 +17,7 @@ struct GpuPart {
   size_t bytes = 0;
 };
 
-// Communication thread, with this GPU as the current one (Gpu::MakeCurrent). Never waits.
+// Communication thread, with the rank's GPU as the current one (Gpu::MakeCurrent). Never waits.
 //
 // The transport does not know about streams. When Start is called, the data to send must be in
 // memory, and nothing may still read what will be overwritten. Received data is complete when Test

@@ -26,7 +26,7 @@ class Membership {
   // and none has died. A no interrupts the other ranks' operations at once. Not ok: some rank did
   // not call it before the deadline.
   virtual Status Agree(bool yes, TimePoint deadline, bool* all) = 0;
-  // Called by all living ranks, after an Agree that was not unanimous: returns a transport among
+  // Called by all living ranks, after an Agree that was not unanimous: creates a transport among
   // them, in rank order. The new group may already have failed again.
   virtual Status Regroup(std::unique_ptr<Transport>* next) = 0;
 };

@@ -77,7 +77,7 @@ class NodeTransport : public Transport {
         memory_(memory),
         options_(options),
         node_(memory, options.stores, options.has_failed_rank),
-        topology_(OnThisNode(all_->topology(), node_ranks[0])),
+        topology_(WithNodeFirst(all_->topology(), node_ranks[0])),
         one_node_(memory.ranks() == topology_.size),
         links_(leaders.empty() ? MakeStar(topology_.rank, topology_.size)
                                : MakeTree(topology_.rank, leaders)) {
@@ -249,7 +249,7 @@ class NodeTransport : public Transport {
     ControlChannel channel;
   };
 
-  static Topology OnThisNode(Topology topology, int first) {
+  static Topology WithNodeFirst(Topology topology, int first) {
     topology.node_first = first;
     return topology;
   }
@@ -284,7 +284,7 @@ class NodeTransport : public Transport {
   const bool one_node_;
   const ControlLinks links_;
   std::vector<Peer> peers_;
-  int polls_ = 0;
+  int polls_ = 0;  // since the last message from another node
 };
 
 }  // namespace

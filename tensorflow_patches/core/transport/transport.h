@@ -6,9 +6,9 @@
 // thread exists, the thread that creates the engine makes the calls; after its end, the thread that
 // calls Engine::Join. The caller owns every buffer; a transport uses it only during the call, but
 // after a failure it may still write there (core/memory/leaked_memory.h). Every blocking call but
-// Finalize takes a deadline and returns kDeadlineExceeded when it has passed. After a failure only
-// Send is called, to tell the peers why this rank stops; with membership() also Receive and the
-// calls of Membership.
+// Finalize takes a deadline and returns kDeadlineExceeded when it has passed. After a failure the
+// engine calls only Send, to tell its peers why it stops, and, with membership(), Receive and the
+// functions of Membership.
 
 #ifndef TFMPI_CORE_TRANSPORT_TRANSPORT_H_
 #define TFMPI_CORE_TRANSPORT_TRANSPORT_H_
@@ -69,10 +69,10 @@ class Transport {
   // before the operations in it, which the children join only once they have read the list.
   // Children read messages whenever they are in no operation.
   virtual Status Flush(TimePoint /*deadline*/) { return Status(); }
-  // Sleeps until a message may have arrived, Wake is called, or `limit` has passed. Calls `ready`
-  // once the others can see that this rank waits, and returns at once if it is true. May return
-  // early. `expecting`: whether a message is expected soon; if false, a message from another node
-  // may be noticed only after `limit`.
+  // Sleeps until a message may have arrived, Wake is called, or `limit` has passed. Before it
+  // sleeps, but after the others can see that this rank waits, it calls `ready`, and returns at
+  // once if that is true. May return early. `expecting`: whether a message is expected soon; if
+  // false, a message from another node may be noticed only after `limit`.
   virtual void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) = 0;
   // Whether the engine may poll instead of calling Wait: each rank has its own core, and polling
   // does not call MPI.
