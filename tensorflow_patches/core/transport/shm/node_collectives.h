@@ -34,7 +34,7 @@ class NodeCollectives {
   int ranks() const { return memory_.ranks(); }
 
   // `in` may equal `out`. Every rank gets the same bits: each element is reduced in rank order, by
-  // one rank, or in a small tensor by all.
+  // one rank or, in a small tensor, by every rank.
   Status Allreduce(const void* in, void* out, const Reduction& reduction, TimePoint deadline);
 
   // The two halves of an allreduce. After the first, only this rank's share of `out` is valid; the
