@@ -84,7 +84,6 @@ std::string Size(uint64_t bytes) {
   return text;
 }
 
-// The tracks of a process.
 constexpr int kStepsTrack = 0;
 constexpr int kCommunicationTrack = 1;
 constexpr int kInputTrack = 2;

@@ -1,6 +1,5 @@
 // The interface that the engine uses to communicate: over MPI and a node's shared memory, or inside
-// one process, where the ranks of tests are threads. A transport may offer two further interfaces:
-// gpu_messages() and membership().
+// one process, where the ranks of tests are threads.
 //
 // Called on the engine's communication thread, except for calls marked "any thread". Before that
 // thread exists, the thread that creates the engine makes the calls; after its end, the thread that
@@ -134,7 +133,6 @@ class Transport {
   virtual Status Finalize() = 0;
 };
 
-// The bytes of each rank's rows.
 std::vector<size_t> BytesOfRows(const std::vector<int64_t>& rows, size_t row_bytes);
 
 // Appends every rank's `own`, of any length, to `all`, in rank order. Collective.

@@ -56,7 +56,6 @@ class NodeBuffers {
   Status Allreduce(size_t offset, const Reduction& reduction, TimePoint deadline);
   // The first element of a rank's share.
   size_t ShareStart(size_t count, int rank) const { return node_->ShareStart(count, rank); }
-  // Returns after all ranks of the node have called it.
   Status Barrier(TimePoint deadline) { return node_->Barrier(deadline); }
 
  private:

@@ -48,7 +48,6 @@ class NodeCollectives {
   // of all of them into its own data. On return all ranks have done so.
   Status ReduceInPlace(const std::vector<char*>& data, const Reduction& reduction,
                        TimePoint deadline);
-  // Returns after all ranks of the node have called it.
   Status Barrier(TimePoint deadline);
 
   // `bytes[r]` bytes come from the node's rank r; `out` receives them in rank order.
