@@ -198,7 +198,7 @@ def test_missing_fault_tolerance_is_reported_at_the_start(run: Run) -> None:
     result = run("check", np=2, shrink_on_fault=True)
     assert result.returncode != 0
     reasons = (
-        "this MPI has no fault tolerance (ULFM); Open MPI 5 has",
+        "this MPI has no fault tolerance (ULFM); Open MPI 5 has it",
         "the job was started without fault tolerance (mpirun --with-ft ulfm)",
     )
     said = result.stderr[0]

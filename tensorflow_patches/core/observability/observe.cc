@@ -28,7 +28,7 @@ int64_t SteadyNanoseconds() {
 }
 
 // Receives the next message from any rank. Sleeps meanwhile: on a busy core, a process that polls
-// is preempted for milliseconds at a time, and one that was asleep is not.
+// is preempted for milliseconds at a time, but a process that was asleep is not.
 Status AwaitMessage(Transport* transport, TimePoint deadline, std::string* bytes) {
   std::vector<ControlMessage> inbox;
   while (true) {
@@ -46,7 +46,7 @@ Status AwaitMessage(Transport* transport, TimePoint deadline, std::string* bytes
 constexpr char kQuestion[] = "?";
 constexpr char kEnough[] = ".";
 
-// On rank 0: exchanges messages with `peer` until one of them is quick.
+// On rank 0: exchanges messages with `peer` until a round trip is quick.
 Status Ping(Transport* transport, int peer, const std::function<int64_t()>& now, TimePoint deadline,
             int64_t* offset) {
   int64_t quickest = INT64_MAX;
@@ -122,7 +122,7 @@ Status MeasureClockOffset(Transport* transport, const std::function<int64_t()>& 
   } else {
     TFMPI_RETURN_IF_NOT_OK(Answer(transport, now, deadline));
   }
-  // This also keeps the engines' first messages apart from what rank 0 receives here.
+  // Also a barrier: no engine sends before rank 0 has received all answers.
   const Status status =
       transport->Broadcast(offsets.data(), offsets.size() * sizeof offsets[0], 0, deadline);
   *offset = offsets[topology.rank];
@@ -161,13 +161,14 @@ Status Gather(Transport* transport, const Observation& observation, const RankSt
 
 Status WriteOwnTimeline(const Topology& topology, const Observation& observation,
                         std::string* path) {
-  const std::string& whole = observation.timeline;
-  const size_t dot = whole.rfind('.');
-  const size_t slash = whole.rfind('/');
+  const std::string& timeline = observation.timeline;
+  const size_t dot = timeline.rfind('.');
+  const size_t slash = timeline.rfind('/');
   const bool has_suffix =
       dot != std::string::npos && (slash == std::string::npos || dot > slash + 1);
-  const size_t stem = has_suffix ? dot : whole.size();
-  *path = whole.substr(0, stem) + ".rank" + std::to_string(topology.rank) + whole.substr(stem);
+  const size_t stem = has_suffix ? dot : timeline.size();
+  *path =
+      timeline.substr(0, stem) + ".rank" + std::to_string(topology.rank) + timeline.substr(stem);
   return WriteTrace(*path, {OwnEvents(topology, observation)});
 }
 

@@ -24,20 +24,22 @@ struct Observation {
   int64_t clock_offset = 0;  // ns by which this rank's clock is ahead of rank 0's; an output
 };
 
-// Agrees on rank 0's settings, compares the clocks of different machines, and starts recording.
+// Agrees on rank 0's settings, compares the clocks if there are several nodes and a timeline, and
+// starts recording.
 Status StartObserving(Transport* transport, Observation* observation);
 
-// Returns by how many ns this rank's clock is ahead of rank 0's, accurate to half a round trip of
-// the quickest of several messages. `now` reads that clock, in ns. Collective.
+// Sets *offset to the ns by which this rank's clock is ahead of rank 0's, accurate to half of the
+// quickest of several round trips. `now` reads this rank's clock, in ns. Collective.
 Status MeasureClockOffset(Transport* transport, const std::function<int64_t()>& now,
                           int64_t* offset);
 
-// Rank 0 writes the timeline of all ranks and fills `all`, by rank; elsewhere `all` stays empty.
+// Rank 0 writes the timeline of all ranks and, with stats, fills `all`, by rank; elsewhere `all`
+// stays empty.
 Status Gather(Transport* transport, const Observation& observation, const RankStats& own,
               std::vector<RankStats>* all);
 
 // Writes this rank's events alone, after an end with an error: "trace.json" becomes
-// "trace.rank3.json". Returns the name.
+// "trace.rank3.json". Sets *path to that name.
 Status WriteOwnTimeline(const Topology& topology, const Observation& observation,
                         std::string* path);
 

@@ -8,7 +8,7 @@
 namespace tfmpi {
 namespace {
 
-// A script that averages under a new name each time has no recognizable steps.
+// Limits last_step_. A script that averages under a new name each time has no recognizable steps.
 constexpr size_t kMaxNames = size_t{1} << 16;
 
 }  // namespace
@@ -27,7 +27,7 @@ void CommunicationStats::NoteSubmission(const Request& request) {
     ++numbers_.steps;
   }
   numbers_.gradients += Tensors(request.signature);
-  // It may have been submitted while the communication thread was completing the previous one.
+  // Begins an interval, unless it was submitted before the previous gradient was completed.
   if (outstanding_ == 0 && time > busy_until_) {
     busy_before_ += busy_until_ - busy_since_;
     busy_since_ = busy_until_ = time;
@@ -84,7 +84,7 @@ RankStats CommunicationStats::Finish(TimePoint now) {
 
 namespace {
 
-class Object {
+class JsonObject {
  public:
   void Add(const char* key, uint64_t value) { Raw(key, std::to_string(value)); }
   void Add(const char* key, double value) {
@@ -108,7 +108,7 @@ class Object {
 };
 
 std::string Format(const RankStats& rank) {
-  Object object;
+  JsonObject object;
   object.Add("steps", rank.steps);
   object.Add("gradients", rank.gradients);
   object.Add("requests", rank.requests);
@@ -138,7 +138,7 @@ std::string FormatStats(const std::vector<RankStats>& ranks, const std::vector<L
   for (const RankStats& rank : ranks) text += (&rank == &ranks[0] ? "" : ",") + Format(rank);
   text += "],\"last_ready\":[";
   for (const LastReady& rank : last) {
-    Object object;
+    JsonObject object;
     object.Add("times", rank.times);
     object.Add("seconds", rank.seconds);
     text += (&rank == &last[0] ? "" : ",") + object.text();

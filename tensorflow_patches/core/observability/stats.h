@@ -1,7 +1,7 @@
-// What communication costs one rank, for TF_MPI_STATS.
+// The costs of communication for one rank, for TF_MPI_STATS.
 //
-// Owned by the engine, updated on its communication thread only, read after that has ended. When
-// off, each call tests one bool.
+// Owned by the engine, updated on its communication thread only, read after that thread has ended.
+// When off, each call tests one bool.
 
 #ifndef TFMPI_CORE_OBSERVABILITY_STATS_H_
 #define TFMPI_CORE_OBSERVABILITY_STATS_H_
@@ -20,7 +20,7 @@ struct RankStats {
   uint64_t steps = 0;       // of training; a step ends when a gradient appears again
   uint64_t gradients = 0;   // tensors
   uint64_t requests = 0;    // that ended with ok, of one tensor or several
-  uint64_t waits = 0;       // the number of requests in `wait`
+  uint64_t waits = 0;       // gradients' requests, whose times are in `wait`
   uint64_t operations = 0;  // agreed operations that were executed
   uint64_t bytes = 0;       // of the requests' tensors
   uint64_t rounds = 0;      // response lists with responses
@@ -34,15 +34,15 @@ struct RankStats {
   // In seconds. A gradient is outstanding from its submission until it is complete.
   double exposed = 0;  // some gradient outstanding, and no more to come in this step
   double hidden = 0;   // some gradient outstanding while others of the step were still computed
-  double wait = 0;     // sum over requests, from submission until all ranks agreed
-  double pack = 0, reduce = 0, unpack = 0, apply = 0;
+  double wait = 0;     // sum over gradients' requests, from submission until all ranks agreed
+  double pack = 0, reduce = 0, unpack = 0, apply = 0;  // SecondsIn the stages of timeline.h
 };
 
 // On rank 0, for each rank: how often it was the last to be ready, and how long others waited for
 // it.
 struct LastReady {
   uint64_t times = 0;
-  double seconds = 0;  // sum of the times since the last but one was ready
+  double seconds = 0;  // sum of the times since the second-to-last rank was ready
 };
 
 class CommunicationStats {
@@ -88,7 +88,7 @@ class CommunicationStats {
 
   const bool on_;
   RankStats numbers_;
-  std::unordered_map<std::string, uint64_t> last_step_;  // by gradient; from 1
+  std::unordered_map<std::string, uint64_t> last_step_;  // of each gradient; the first step is 1
 
   // Time in which some gradient is outstanding: of past intervals, and the current one.
   Clock::duration busy_before_{0};

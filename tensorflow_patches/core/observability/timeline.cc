@@ -38,7 +38,7 @@ struct Buffer {
 // One per process; never destroyed, since threads may record while the process exits.
 struct Recorder {
   std::mutex mutex;
-  std::vector<std::unique_ptr<Buffer>> buffers;  // guarded by mutex, as all up to `generation`
+  std::vector<std::unique_ptr<Buffer>> buffers;  // guarded by mutex, like all up to `generation`
   size_t blocks = 0;                             // of all buffers
   uint64_t dropped = 0;
   std::unordered_map<uint32_t, std::string> names = {{0, ""}};
@@ -92,7 +92,8 @@ void DropNames(Recorder* recorder) {
   recorder->generation.fetch_add(1, std::memory_order_relaxed);
 }
 
-// The number of `name`. A thread looks each name up in the shared table only once.
+// The number of `name`; 0 if it is empty or no events are recorded. A thread looks each name up in
+// the shared table only once, until names are dropped.
 uint32_t NumberOf(std::string_view name) {
   if (name.empty() || (Recording() & kRecordEvents) == 0) return 0;
   thread_local std::unordered_map<std::string, uint32_t> known;

@@ -1,9 +1,9 @@
-// Where the time goes: what each thread of this process did, and when.
+// Records what each thread of this process does, and when.
 //
-// Any thread records. Each has its own buffer, so none waits for another. There is one recorder per
-// process. It is off until StartRecording; a Span then costs two reads of the clock, and before
-// that one relaxed atomic load. Memory is bounded: when it is full, the oldest events are counted
-// and dropped, since the interesting ones are usually near the end.
+// Any thread records. Each has its own buffer, so threads hardly ever wait for each other. There is
+// one recorder per process. Until StartRecording a Span costs one relaxed atomic load, afterwards
+// two reads of the clock. Memory is bounded: when it is full, the oldest events are counted and
+// dropped, since the interesting ones are usually near the end.
 
 #ifndef TFMPI_CORE_OBSERVABILITY_TIMELINE_H_
 #define TFMPI_CORE_OBSERVABILITY_TIMELINE_H_
@@ -20,7 +20,7 @@
 namespace tfmpi {
 
 enum class Stage : uint8_t {
-  kSubmit = 0,    // a thread of TensorFlow submits a tensor to the engine
+  kSubmit = 0,    // a thread of TensorFlow submits a request to the engine
   kWait = 1,      // from there until all ranks have agreed on it
   kResponse = 2,  // communication thread: one agreed operation; contains the next three
   kPack = 3,
@@ -48,7 +48,7 @@ struct Event {
   int64_t start = 0;  // ns of the steady clock
   int64_t end = 0;
   uint64_t bytes = 0;
-  uint32_t name = 0;   // index into Events::names
+  uint32_t name = 0;   // index into Events::names; the recorder's number before TakeEvents
   uint32_t group = 0;  // kResponse, kWait: the response's number, from 1. kSubmit: 1 for a gradient
   Stage stage = Stage::kSubmit;
 };
@@ -61,18 +61,19 @@ struct ThreadEvents {
 // Everything that one process has recorded.
 struct Events {
   std::vector<std::string> names;
-  // The tensors of names that represent several.
+  // By index of a name that represents several tensors: their names.
   std::map<uint32_t, std::vector<std::string>> parts;
   std::vector<ThreadEvents> threads;
   uint64_t dropped = 0;
 };
 
-// For what begins and ends on different threads; otherwise use Span. Call it on the thread to whose
-// track the event belongs.
+// For an event that begins and ends on different threads; otherwise use Span. Call it on the thread
+// to whose track the event belongs.
 void Record(Stage stage, std::string_view name, uint64_t bytes, uint32_t group, TimePoint start,
             TimePoint end);
 
-// `name` represents these tensors. Call it again whenever the name may have been dropped.
+// Says that `name` represents these tensors. Call it again with each event, since a name that no
+// kept event uses may have been dropped.
 void RecordParts(std::string_view name, const std::vector<std::string>& parts);
 
 // A copy of everything recorded so far.

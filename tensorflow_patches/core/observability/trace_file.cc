@@ -15,7 +15,7 @@
 namespace tfmpi {
 namespace {
 
-constexpr size_t kMaxNamesShown = 64;  // per response
+constexpr size_t kMaxNamesShown = 64;  // tensors of a response
 
 template <typename Io, typename Data>
 void RankFields(Io* io, Data& rank) {
@@ -32,7 +32,7 @@ void RankFields(Io* io, Data& rank) {
   io->Unsigned(rank.events.dropped);
 }
 
-std::string Written(const RankEvents& rank) {
+std::string Serialized(const RankEvents& rank) {
   Writer writer;
   RankFields(&writer, rank);
   return writer.Take();
@@ -84,13 +84,12 @@ std::string Size(uint64_t bytes) {
   return text;
 }
 
-// The tracks of a process.
 constexpr int kStepsTrack = 0;
 constexpr int kCommunicationTrack = 1;
 constexpr int kInputTrack = 2;
 constexpr int kFirstOtherTrack = 3;
 
-// Writes one rank's part.
+// Writes one rank's part of the trace, whose time 0 is `zero` on rank 0's clock.
 class RankWriter {
  public:
   RankWriter(const RankEvents& rank, int64_t zero, std::string* out)
@@ -98,9 +97,10 @@ class RankWriter {
 
   void Write() {
     NameTrack("process_name", 0, "rank " + std::to_string(rank_.rank) + " (" + rank_.host + ")");
-    Line("{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":" + std::to_string(rank_.rank) +
-         ",\"tid\":0,\"args\":{\"sort_index\":" + std::to_string(rank_.rank) + "}}");
-    CollectMembers();
+    WriteLine(
+        "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":" + std::to_string(rank_.rank) +
+        ",\"tid\":0,\"args\":{\"sort_index\":" + std::to_string(rank_.rank) + "}}");
+    CollectTensors();
     WriteSteps();
     WriteInput();
     int track = kFirstOtherTrack;
@@ -111,42 +111,42 @@ class RankWriter {
   }
 
  private:
-  void Line(const std::string& json) {
+  void WriteLine(const std::string& json) {
     *out_ += ",\n";
     *out_ += json;
   }
 
   void NameTrack(const char* what, int track, const std::string& name) {
-    Line(std::string("{\"ph\":\"M\",\"name\":\"") + what +
-         "\",\"pid\":" + std::to_string(rank_.rank) + ",\"tid\":" + std::to_string(track) +
-         ",\"args\":{\"name\":" + Quoted(name) + "}}");
+    WriteLine(std::string("{\"ph\":\"M\",\"name\":\"") + what +
+              "\",\"pid\":" + std::to_string(rank_.rank) + ",\"tid\":" + std::to_string(track) +
+              ",\"args\":{\"name\":" + Quoted(name) + "}}");
   }
 
-  void Head(const char* phase, const std::string& name, const char* category, int track,
-            int64_t time, std::string* json) const {
+  void BeginEvent(const char* phase, const std::string& name, const char* category, int track,
+                  int64_t time, std::string* json) const {
     *json = std::string("{\"ph\":\"") + phase + "\",\"name\":" + Quoted(name) + ",\"cat\":\"" +
             category + "\",\"pid\":" + std::to_string(rank_.rank) +
             ",\"tid\":" + std::to_string(track) + ",\"ts\":" + Microseconds(time - zero_);
   }
 
-  void Complete(const std::string& name, const char* category, int track, int64_t start,
-                int64_t end, const std::string& args) {
+  void WriteComplete(const std::string& name, const char* category, int track, int64_t start,
+                     int64_t end, const std::string& args) {
     std::string json;
-    Head("X", name, category, track, start, &json);
-    Line(json + ",\"dur\":" + Microseconds(end - start) + ",\"args\":{" + args + "}}");
+    BeginEvent("X", name, category, track, start, &json);
+    WriteLine(json + ",\"dur\":" + Microseconds(end - start) + ",\"args\":{" + args + "}}");
   }
 
-  // Collects the tensors of each response from the waits, which know both.
-  void CollectMembers() {
+  // Collects the tensors of each response: a wait has the name of a tensor and its response.
+  void CollectTensors() {
     for (const ThreadEvents& thread : rank_.events.threads) {
       for (const Event& event : thread.events) {
         if (event.stage != Stage::kWait) continue;
-        std::vector<std::string>& members = members_[event.group];
+        std::vector<std::string>& tensors = tensors_[event.group];
         const auto parts = rank_.events.parts.find(event.name);
         if (parts == rank_.events.parts.end()) {
-          members.push_back(NameOf(event.name));
+          tensors.push_back(NameOf(event.name));
         } else {
-          members.insert(members.end(), parts->second.begin(), parts->second.end());
+          tensors.insert(tensors.end(), parts->second.begin(), parts->second.end());
         }
       }
     }
@@ -159,16 +159,16 @@ class RankWriter {
     for (size_t i = 0; i < steps.size(); ++i) {
       const Step& step = steps[i];
       const std::string number = "\"step\":" + std::to_string(i);
-      Complete("step " + std::to_string(i), "step", kStepsTrack, step.begin, step.end, number);
+      WriteComplete("step " + std::to_string(i), "step", kStepsTrack, step.begin, step.end, number);
       if (step.begin < step.first_submit) {
-        Complete("until the first gradient", "step", kStepsTrack, step.begin, step.first_submit,
-                 number);
+        WriteComplete("until the first gradient", "step", kStepsTrack, step.begin,
+                      step.first_submit, number);
       }
-      Complete("backward, first to last gradient", "step", kStepsTrack, step.first_submit,
-               step.last_submit, number + ",\"gradients\":" + std::to_string(step.gradients));
+      WriteComplete("backward, first to last gradient", "step", kStepsTrack, step.first_submit,
+                    step.last_submit, number + ",\"gradients\":" + std::to_string(step.gradients));
       if (step.last_submit < step.last_response) {
-        Complete("exposed communication", "step", kStepsTrack, step.last_submit, step.last_response,
-                 number);
+        WriteComplete("exposed communication", "step", kStepsTrack, step.last_submit,
+                      step.last_response, number);
       }
     }
   }
@@ -194,7 +194,7 @@ class RankWriter {
     SortByStart(&waits);
     NameTrack("thread_name", kInputTrack, "input");
     for (const Event& wait : waits) {
-      Complete(Name(wait.stage), "input", kInputTrack, wait.start, wait.end, "");
+      WriteComplete(Name(wait.stage), "input", kInputTrack, wait.start, wait.end, "");
     }
   }
 
@@ -210,8 +210,8 @@ class RankWriter {
         WriteWait(event, track);
       } else {
         const bool response = event.stage == Stage::kResponse;
-        Complete(response ? NameOfResponse(event) : NameOfSpan(event), Category(event.stage), track,
-                 event.start, event.end, Args(event));
+        WriteComplete(response ? NameOfResponse(event) : NameOfSpan(event), Category(event.stage),
+                      track, event.start, event.end, Args(event));
       }
     }
   }
@@ -226,8 +226,9 @@ class RankWriter {
     std::snprintf(id, sizeof id, "\"0x%x%08x\"", static_cast<unsigned>(rank_.rank), ++waits_);
     for (const char* phase : {"b", "e"}) {
       std::string json;
-      Head(phase, Name(event.stage), "wait", track, *phase == 'b' ? event.start : event.end, &json);
-      Line(json + ",\"id\":" + id + ",\"args\":{" + (*phase == 'b' ? Args(event) : "") + "}}");
+      BeginEvent(phase, Name(event.stage), "wait", track, *phase == 'b' ? event.start : event.end,
+                 &json);
+      WriteLine(json + ",\"id\":" + id + ",\"args\":{" + (*phase == 'b' ? Args(event) : "") + "}}");
     }
   }
 
@@ -236,10 +237,10 @@ class RankWriter {
     return number < rank_.events.names.size() ? rank_.events.names[number] : *kUnknown;
   }
 
-  const std::vector<std::string>& Members(const Event& response) const {
+  const std::vector<std::string>& TensorsOf(const Event& response) const {
     static const std::vector<std::string>* const kNone = new std::vector<std::string>;
-    const auto it = members_.find(response.group);
-    return it != members_.end() ? it->second : *kNone;
+    const auto it = tensors_.find(response.group);
+    return it != tensors_.end() ? it->second : *kNone;
   }
 
   // A named kReduce event has the transport's operation as its name, such as "allgather".
@@ -249,7 +250,7 @@ class RankWriter {
   }
 
   std::string NameOfResponse(const Event& event) const {
-    const size_t tensors = Members(event).size();
+    const size_t tensors = TensorsOf(event).size();
     const std::string kind = NameOf(event.name);
     if (tensors == 0) return kind + ", " + Size(event.bytes);  // their waits were dropped
     if (tensors == 1) return kind + " " + Size(event.bytes);
@@ -259,13 +260,13 @@ class RankWriter {
   std::string Args(const Event& event) const {
     std::string args = "\"bytes\":" + std::to_string(event.bytes);
     if (event.stage == Stage::kResponse) {
-      const std::vector<std::string>& members = Members(event);
-      const size_t shown = std::min(members.size(), kMaxNamesShown);
+      const std::vector<std::string>& tensors = TensorsOf(event);
+      const size_t shown = std::min(tensors.size(), kMaxNamesShown);
       args += ",\"response\":" + std::to_string(event.group) + ",\"tensors\":[";
-      for (size_t i = 0; i < shown; ++i) args += (i > 0 ? "," : "") + Quoted(members[i]);
+      for (size_t i = 0; i < shown; ++i) args += (i > 0 ? "," : "") + Quoted(tensors[i]);
       args += "]";
-      if (shown < members.size()) {
-        args += ",\"more_tensors\":" + std::to_string(members.size() - shown);
+      if (shown < tensors.size()) {
+        args += ",\"more_tensors\":" + std::to_string(tensors.size() - shown);
       }
       return args;
     }
@@ -278,7 +279,7 @@ class RankWriter {
   const RankEvents& rank_;
   const int64_t zero_;
   std::string* const out_;
-  std::unordered_map<uint32_t, std::vector<std::string>> members_;  // tensors by response
+  std::unordered_map<uint32_t, std::vector<std::string>> tensors_;  // names, by response
   unsigned waits_ = 0;
 };
 
@@ -286,7 +287,7 @@ class RankWriter {
 
 std::string Encode(RankEvents rank, size_t most_bytes) {
   std::vector<ThreadEvents> threads = std::exchange(rank.events.threads, {});
-  const size_t others = Written(rank).size();
+  const size_t others = Serialized(rank).size();
   const size_t left = most_bytes > others ? most_bytes - others : 0;
   const int64_t cut = CutTime(threads, left / sizeof(Event));
   for (ThreadEvents& thread : threads) {
@@ -297,7 +298,7 @@ std::string Encode(RankEvents rank, size_t most_bytes) {
     events.erase(kept, events.end());
   }
   rank.events.threads = std::move(threads);
-  return Written(rank);
+  return Serialized(rank);
 }
 
 bool Decode(const std::string& bytes, RankEvents* rank) {

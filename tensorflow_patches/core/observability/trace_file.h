@@ -1,9 +1,9 @@
-// A trace of all ranks in one file: the Trace Event Format, which Perfetto and chrome://tracing
+// A trace of all ranks in one file, in the Trace Event Format, which Perfetto and chrome://tracing
 // open.
 //
 // Each rank is a process in it. Its tracks: steps; the communication thread; waits for input; each
-// other thread. Waits for peers overlap, so they are asynchronous events. Encode and Decode
-// transfer a rank's events to rank 0. All functions except WriteTrace are pure. Any thread.
+// other thread. Waits for peers overlap, so they are asynchronous events. Encode and Decode are for
+// sending a rank's events to rank 0. All functions except WriteTrace are pure. Any thread.
 
 #ifndef TFMPI_CORE_OBSERVABILITY_TRACE_FILE_H_
 #define TFMPI_CORE_OBSERVABILITY_TRACE_FILE_H_

@@ -22,18 +22,18 @@ std::vector<Step> FindSteps(const Events& events) {
   }
   std::sort(submits.begin(), submits.end());
   std::vector<Step> steps;
-  std::unordered_set<uint32_t> gradients, synchronized;
+  std::unordered_set<uint32_t> gradients, in_this_step;
   for (const auto& [time, name] : submits) {
     gradients.insert(name);
-    if (steps.empty() || !synchronized.insert(name).second) {
-      synchronized = {name};
+    if (steps.empty() || !in_this_step.insert(name).second) {
+      in_this_step = {name};
       steps.push_back({time, time, time, time, time, 0});
     }
     steps.back().last_submit = time;
     ++steps.back().gradients;
   }
   if (steps.empty()) return steps;
-  // What begins between a step's first submission and that of the next step belongs to it.
+  // The step of an event that begins at `time`: a step lasts until the next one's first submission.
   const auto step_of = [&steps](int64_t time) {
     auto next = std::upper_bound(steps.begin(), steps.end(), time,
                                  [](int64_t t, const Step& step) { return t < step.first_submit; });

@@ -1,4 +1,4 @@
-// Finds training steps in the events of a rank. Pure; any thread.
+// Finds training steps in the events of a rank. A pure function; any thread.
 
 #ifndef TFMPI_CORE_OBSERVABILITY_TRACE_STEPS_H_
 #define TFMPI_CORE_OBSERVABILITY_TRACE_STEPS_H_
@@ -11,12 +11,12 @@ namespace tfmpi {
 
 // One training step as seen from its gradients, in ns.
 struct Step {
-  int64_t begin = 0;         // the end of the previous step, or the first submission
-  int64_t first_submit = 0;  // of a gradient; before it come data and the forward pass
-  int64_t last_submit = 0;   // the end of the backward pass
-  int64_t last_response = 0;
-  int64_t end = 0;  // the end of its last response and last stock kernel
-  int gradients = 0;
+  int64_t begin = 0;          // the end of the previous step, or the first submission
+  int64_t first_submit = 0;   // of a gradient; before it come data and the forward pass
+  int64_t last_submit = 0;    // the end of the backward pass
+  int64_t last_response = 0;  // the end of the last response to its gradients
+  int64_t end = 0;            // the end of its last response or stock kernel, cut at the next step
+  int gradients = 0;          // requests
 };
 // A step ends when a gradient is submitted again.
 std::vector<Step> FindSteps(const Events& events);

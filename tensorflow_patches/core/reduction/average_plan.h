@@ -26,7 +26,7 @@ class AveragePlan {
     std::string name;
     Signature signature;
     std::vector<size_t> tensors;  // their indices
-    std::vector<size_t> starts;   // of each, in elements, if there are several
+    std::vector<size_t> starts;   // by tensor, if there are several: its first element
   };
   const std::vector<Entry>& entries() const { return entries_; }
 
@@ -36,9 +36,9 @@ class AveragePlan {
     const void* on_gpu = nullptr;
   };
 
-  // The requests of one step, without `done`. `buffers`, by tensor: as Request::input and output.
-  // `outputs`: as Request::output for each entry of several tensors, whose buffers then need no
-  // outputs. `fingerprints`: whether to compare the data between ranks.
+  // The requests of one step, without `done`. `buffers`, by tensor: Request::input and output.
+  // `outputs`, by entry: for an entry of several tensors Request::output, or null if their buffers
+  // have outputs. `fingerprints`: whether to compute Request::fingerprint.
   std::vector<Request> Requests(const std::vector<Request::Buffers>& buffers,
                                 const std::vector<void*>& outputs, const Weight& weight,
                                 bool fingerprints) const;

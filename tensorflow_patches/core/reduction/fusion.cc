@@ -149,27 +149,27 @@ Status Fusion::Reduce(const void* in, void* out, size_t count, const Signature& 
   return transport_->Allreduce(in, out, reduction, deadline);
 }
 
-void Fusion::PackAll(const std::vector<FusionEntry>& entries, char* next, size_t bytes,
+void Fusion::PackAll(const std::vector<FusionEntry>& entries, char* wire, size_t bytes,
                      const double* factors) {
   const Span span(Stage::kPack, "", bytes);
   for (size_t i = 0; i < entries.size(); ++i) {
     const FusionEntry& entry = entries[i];
     const size_t size = WireBytes(entry.signature.dtype, Count(entry.signature));
     if (entry.request == nullptr) {
-      const DataType wire = WireType(entry.signature.dtype);
-      FillNeutral(wire, entry.signature.op, next, size / SizeOf(wire));
+      const DataType type = WireType(entry.signature.dtype);
+      FillNeutral(type, entry.signature.op, wire, size / SizeOf(type));
     } else {
-      PackOne(entry, next, factors != nullptr ? factors[i] : 1);
+      PackOne(entry, wire, factors != nullptr ? factors[i] : 1);
     }
-    next += size;
+    wire += size;
   }
 }
 
-void Fusion::UnpackAll(const std::vector<FusionEntry>& entries, const char* next, size_t bytes) {
+void Fusion::UnpackAll(const std::vector<FusionEntry>& entries, const char* wire, size_t bytes) {
   const Span span(Stage::kUnpack, "", bytes);
   for (const FusionEntry& entry : entries) {
-    if (entry.request != nullptr) UnpackOne(entry, next);
-    next += WireBytes(entry.signature.dtype, Count(entry.signature));
+    if (entry.request != nullptr) UnpackOne(entry, wire);
+    wire += WireBytes(entry.signature.dtype, Count(entry.signature));
   }
 }
 
@@ -184,7 +184,7 @@ Status Fusion::Allgather(const FusionEntry& entry, const std::vector<int64_t>& r
     in = entry.request->input;
     out = entry.request->allocate(rows);
   }
-  // If there is no memory for the result, it goes to a buffer of ours, since the peers wait.
+  // If there is no memory for the result, it goes to a temporary buffer, since the peers wait.
   const bool no_memory = entry.request != nullptr && out == nullptr;
   if (out == nullptr) {
     dropped.resize(total);

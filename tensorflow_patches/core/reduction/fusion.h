@@ -2,8 +2,7 @@
 //
 // Small tensors share a buffer; a tensor in wire form that is sent alone is reduced in place. For
 // data on GPUs see core/gpu/gpu_reduction.h. Called on the communication thread. It owns the fusion
-// buffer and keeps it between steps, since memory returned to the system costs its page faults
-// again.
+// buffer and keeps it between steps, since newly allocated memory costs page faults.
 
 #ifndef TFMPI_CORE_REDUCTION_FUSION_H_
 #define TFMPI_CORE_REDUCTION_FUSION_H_
@@ -21,6 +20,7 @@ namespace tfmpi {
 
 class Fusion {
  public:
+  // `threshold`: a single tensor that is not in wire form is reduced in chunks of so many bytes.
   Fusion(Transport* transport, size_t threshold, GpuOptions gpus = GpuOptions())
       : transport_(transport), threshold_(threshold), gpus_(transport, std::move(gpus)) {}
 
@@ -32,18 +32,18 @@ class Fusion {
                          int contributors, TimePoint deadline);
   Status Broadcast(const FusionEntry& entry, TimePoint deadline);
 
-  // Fails if work that GPUs still do after an Allreduce has returned has failed or timed out.
+  // Fails if GPU work that was left running by an Allreduce has failed or timed out.
   Status CheckGpus(TimePoint now) { return gpus_.Check(now); }
   // Call it after a failure, so that no stream waits forever.
   void AbortGpus() { gpus_.Abort(); }
-  // Call it before the ranks end together.
+  // Called by all ranks before they end together: waits for that work.
   Status DrainGpus(TimePoint deadline) { return gpus_.Drain(deadline); }
 
-  // `bytes`: total, on the wire. `factors`: by entry, a factor for its data besides the request's
-  // scale; null: 1.
-  static void PackAll(const std::vector<FusionEntry>& entries, char* next, size_t bytes,
+  // Copies the entries, one after another, in wire form, to or from `wire`, of `bytes` in total.
+  // `factors`: by entry, a factor for its data besides the request's scale; null: 1.
+  static void PackAll(const std::vector<FusionEntry>& entries, char* wire, size_t bytes,
                       const double* factors = nullptr);
-  static void UnpackAll(const std::vector<FusionEntry>& entries, const char* next, size_t bytes);
+  static void UnpackAll(const std::vector<FusionEntry>& entries, const char* wire, size_t bytes);
 
  private:
   Status ReduceInPlace(const FusionEntry& entry, double scale, TimePoint deadline);

@@ -12,7 +12,8 @@ namespace {
 constexpr size_t kBlockBytes = size_t{16} << 10;  // packed, then copied together
 constexpr size_t kMaxKept = size_t{256} << 10;    // slots of FindRepeats that each thread keeps
 
-// In blocks of a fixed size, which compilers vectorize even at -O2.
+// Adds `count` numbers of type T in `from` to those in `to`; neither need be aligned. In blocks of
+// a fixed size, which compilers vectorize even at -O2.
 template <typename T>
 void AddAs(const char* from, char* to, size_t count) {
   constexpr size_t kBlock = 16;
@@ -70,7 +71,7 @@ std::vector<Repeat> FindRepeats(const std::vector<int64_t>& indices) {
 
 OwnRows::OwnRows(const RowFormat& format, std::vector<int64_t> indices, const void* values,
                  double weight, Duplicates duplicates)
-    : format_(format), values_(values), weight_(weight), duplicates_to_(duplicates) {
+    : format_(format), values_(values), weight_(weight), handling_(duplicates) {
   if (weight == 0) return;
   indices_ = std::move(indices);
   if (every_row()) return;
@@ -159,7 +160,7 @@ bool GatheredRows::AreIdentical() const {
   int identical = 0;
   for (size_t rank = 0; rank + 1 < starts_.size(); ++rank) {
     const size_t theirs = starts_[rank + 1] - starts_[rank];
-    if (theirs == 0 && rows != 0) continue;  // it has joined; a real difference is found below
+    if (theirs == 0 && rows != 0) continue;  // it has joined; if not, the counts below differ
     if (theirs != rows ||
         std::memcmp(indices_.data() + starts_[rank], own_.indices().data(),
                     rows * sizeof(int64_t)) != 0 ||

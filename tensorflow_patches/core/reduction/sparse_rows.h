@@ -42,10 +42,10 @@ struct Repeat {
   size_t row;
 };
 
-// The repeats in `indices`, in order; there are fewer than 2^31 indices.
+// The repeats in `indices`, in order. `indices` has fewer than 2^31 elements.
 std::vector<Repeat> FindRepeats(const std::vector<int64_t>& indices);
 
-// One rank's rows. Its indices are known at once; the rows are packed when the target is known.
+// One rank's rows. The indices are found at construction; the rows are packed when Pack is called.
 class OwnRows {
  public:
   OwnRows() = default;
@@ -54,13 +54,14 @@ class OwnRows {
   OwnRows(const RowFormat& format, std::vector<int64_t> indices, const void* values, double weight,
           Duplicates duplicates = Duplicates::kSum);
 
-  bool every_row() const { return duplicates_to_ != Duplicates::kSum; }
-  bool unless_identical() const { return duplicates_to_ == Duplicates::kKeepUnlessIdentical; }
+  bool every_row() const { return handling_ != Duplicates::kSum; }
+  bool unless_identical() const { return handling_ == Duplicates::kKeepUnlessIdentical; }
   // In the order of first occurrence; distinct, unless every row is kept.
   const std::vector<int64_t>& indices() const { return indices_; }
   size_t rows() const { return indices_.size(); }
   double weight() const { return weight_; }
-  // Writes the rows [begin, end) in wire form, with duplicates summed, multiplied by `scale`.
+  // Writes the rows [begin, end) in wire form, multiplied by `scale` and the weight, and, unless
+  // every row is kept, with duplicates summed.
   void Pack(double scale, size_t begin, size_t end, char* to) const;
 
  private:
@@ -79,14 +80,14 @@ class OwnRows {
   RowFormat format_;
   const void* values_ = nullptr;
   double weight_ = 1;
-  Duplicates duplicates_to_ = Duplicates::kSum;
+  Duplicates handling_ = Duplicates::kSum;
   std::vector<int64_t> indices_;
   std::vector<size_t> sources_;        // see Source; empty if no index is repeated
   std::vector<Duplicate> duplicates_;  // by row, and for one row in the order of the values
 };
 
-// The rows of all ranks, in rank order: the result of a sparse allgather. Each is multiplied by
-// 1/contributors, so that their sum is an average.
+// The rows of all ranks, in rank order: the result of a sparse allgather. Each is multiplied by its
+// rank's weight and by 1/contributors, so that their sum is an average.
 class GatheredRows : public RowAccess {
  public:
   // Called on the communication thread: returns memory for `rows` rows in wire form, which outlives
@@ -102,9 +103,9 @@ class GatheredRows : public RowAccess {
   // False: the allocation failed.
   bool has_memory() const { return rows_ != nullptr; }
 
-  // Call it after the request has ended with ok, on any thread. Sums the rows of each index, in
-  // rank order, into the first of them and fills the gaps with the last rows. If every row is kept,
-  // it only applies kKeepUnlessIdentical. Returns the number of rows.
+  // Call it after the request has ended with ok, if has_memory(), on any thread. Sums the rows of
+  // each index, in rank order, into the first of them and fills the gaps with the last rows. If
+  // every row is kept, it only applies kKeepUnlessIdentical. Returns the number of rows.
   size_t Sum();
   // The indices of the rows, in order, the same on all ranks.
   const std::vector<int64_t>& indices() const { return indices_; }

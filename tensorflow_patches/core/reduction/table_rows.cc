@@ -35,7 +35,7 @@ template <typename T, typename Index>
     };
     const T* const far = ahead(kRowsToSecondCache);
     const T* const near = ahead(kRowsToFirstCache);
-    const auto ask = [=](int64_t k) {
+    const auto prefetch = [=](int64_t k) {
       __builtin_prefetch(far + k, 0, 2);
       __builtin_prefetch(near + k, 1);
     };
@@ -44,13 +44,13 @@ template <typename T, typename Index>
     // One line is prefetched while another is added: if a whole row is requested at once, the
     // processor runs out of buffers for outstanding lines and stalls.
     for (; k + 2 * kVector <= elements; k += 2 * kVector) {
-      ask(k);
+      prefetch(k);
       for (int64_t half = k; half < k + 2 * kVector; half += kVector) {
         *reinterpret_cast<Vector*>(into + half) +=
             factor * *reinterpret_cast<const Vector*>(value + half);
       }
     }
-    if (k < elements) ask(k);
+    if (k < elements) prefetch(k);
     for (; k < elements; ++k) into[k] += factor * value[k];
   }
 }

@@ -7,9 +7,9 @@
 
 namespace tfmpi {
 
-// Adds `rows` rows of `elements` elements in `values`, multiplied by `factor`, to the rows
-// `indices` of `table`. Indices outside the table are skipped. T: float or double; Index: int32_t
-// or int64_t.
+// For each i < rows: adds row i of `values`, multiplied by `factor`, to row indices[i] of `table`.
+// A row has `elements` elements. Indices outside the table are skipped. T: float or double; Index:
+// int32_t or int64_t.
 template <typename T, typename Index>
 void AddRows(T* table, int64_t table_rows, const Index* indices, int64_t rows, const T* values,
              int64_t elements, T factor);

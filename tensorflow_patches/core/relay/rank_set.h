@@ -1,4 +1,4 @@
-// A set of ranks that is cheap for consecutive ranks, such as those of nodes.
+// A set of ranks that is cheap for consecutive ranks, such as those of a node.
 //
 // Plain data, used on its owner's thread.
 
@@ -25,7 +25,7 @@ class RankSet {
 
   RankSet() = default;
   explicit RankSet(int rank) : runs_{{rank, 1}}, size_(1) {}
-  // The ranks, ascending.
+  // `ranks`: ascending.
   explicit RankSet(const std::vector<int>& ranks) {
     for (const int rank : ranks) Append({rank, 1});
   }

@@ -38,7 +38,8 @@ bool Repeats(const ReadyList& list, const ReadyList& more) {
          is_in(list.requests, more.requests, [](const NamedSignature& one) { return one.name; });
 }
 
-bool IsPlain(const ReadyList& list) {
+// Whether it only announces what is ready.
+bool IsOnlyReady(const ReadyList& list) {
   return list.withdrawn.empty() && !list.joined && list.leaving.empty() && list.wait_state.empty();
 }
 
@@ -76,7 +77,7 @@ bool Decode(const std::string& bytes, int size, std::vector<Announcement>* annou
 
 void Relay::Take(Announcement announcement, TimePoint now) {
   if (announcement.list.empty()) return;
-  if (options_.of_all_ranks && IsPlain(announcement.list)) return TakePlain(announcement, now);
+  if (options_.of_all_ranks && IsOnlyReady(announcement.list)) return TakeReady(announcement, now);
   PassAll();
   for (const int rank : announcement.ranks.ranks()) {
     const bool quiet = !announcement.list.wait_state.empty() &&
@@ -89,7 +90,7 @@ void Relay::Take(Announcement announcement, TimePoint now) {
   open_.clear();
 }
 
-void Relay::TakePlain(const Announcement& announcement, TimePoint now) {
+void Relay::TakeReady(const Announcement& announcement, TimePoint now) {
   if (quiet_.Intersects(announcement.ranks)) {
     for (const int rank : announcement.ranks.ranks()) quiet_.Remove(rank);
   }
@@ -146,7 +147,7 @@ void Relay::Keep(Name* name, const RankSet& ranks, ReadyList list, TimePoint now
 // A rank that is quiet now may have announced this name earlier. The name is then forwarded too
 // soon, which costs only a message.
 bool Relay::IsComplete(const Name& name) const {
-  return name.passed.size() + name.kept.size() + joined_.size() + quiet_.size() >= below_;
+  return name.passed.size() + name.kept.size() + joined_.size() + quiet_.size() >= num_below_;
 }
 
 void Relay::Pass(Name* name) {

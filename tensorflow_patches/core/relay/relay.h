@@ -1,11 +1,11 @@
-// Forwards the announcements of the ranks below to rank 0, combined, so that a name that all of
-// them announce is sent once.
+// Forwards the announcements of this rank and the ranks below it towards rank 0, combined: a name
+// that all of them announce is sent once.
 //
-// The ranks can agree on nothing before all have announced it. So a name that not all ranks below
-// have announced is held back, and the coordinator misses nothing. After a while it is forwarded
-// incomplete, since the coordinator reports who is missing. Everything else is forwarded at once,
-// after what was held back. The announcements of a rank keep their order, except for names that
-// become ready in one operation.
+// The ranks cannot agree on a name before all have announced it, so it is held back until all ranks
+// below have announced it. After `patience` it is forwarded incomplete, because the coordinator
+// reports who is missing. Names that only some ranks announce (Signature::members) are forwarded at
+// once; so are withdrawals, joins, leaves and wait states, after everything that was held back. A
+// rank's announcements keep their order, except that ready names may overtake one another.
 //
 // Pure logic, on the communication thread. It can only delay announcements; it neither adds nor
 // drops any.
@@ -32,31 +32,32 @@ struct Announcement {
 
 // The message from a rank to its parent in the tree.
 std::string Encode(const std::vector<Announcement>& announcements);
-// `size`: of the group. Returns false if the bytes are malformed or contain ranks of no such group.
+// `size`: of the group. Returns false if the bytes are malformed or contain ranks outside it.
 bool Decode(const std::string& bytes, int size, std::vector<Announcement>* announcements);
 
 struct RelayOptions {
-  // Null: nothing is held back. Otherwise whether every rank announces the name with this number.
+  // Whether every rank announces the name with this number. Null: nothing is held back.
   std::function<bool(NameId id)> of_all_ranks;
   Clock::duration patience = std::chrono::milliseconds(10);
 };
 
 class Relay {
  public:
-  // `below`: the ranks whose announcements it forwards.
+  // `below`: the ranks whose announcements it forwards, this one included.
   Relay(const std::vector<int>& below, RelayOptions options)
-      : below_(static_cast<int>(below.size())), options_(std::move(options)) {}
+      : num_below_(static_cast<int>(below.size())), options_(std::move(options)) {}
 
   // An announcement of this rank, or one that a child has sent.
   void Take(Announcement announcement, TimePoint now);
-  // An error has answered a name on all ranks: earlier announcements do not count for the next one.
+  // Call it when an error has answered a name on all ranks: its earlier announcements do not count
+  // when it is announced again.
   void ForgetPassed();
   // The announcements to forward now, in order.
   std::vector<Announcement> TakeDue(TimePoint now);
   bool has_due() const { return !due_.empty(); }
   // Whether something is held back; TakeDue must be called again after `patience`.
   bool holds_back() const { return kept_ != 0; }
-  // Whether all of these have joined.
+  // Whether all of these ranks have joined.
   bool HaveJoined(const std::vector<int>& ranks) const;
 
  private:
@@ -64,10 +65,10 @@ class Relay {
   struct Name {
     RankSet passed;                   // the ranks for which it was forwarded early
     RankSet kept;                     // the ranks of `parts`
-    std::vector<Announcement> parts;  // one for each value that differs by rank, such as the rows
+    std::vector<Announcement> parts;  // one for each different entry, such as a number of rows
   };
 
-  void TakePlain(const Announcement& announcement, TimePoint now);
+  void TakeReady(const Announcement& announcement, TimePoint now);
   void Keep(Name* name, const RankSet& ranks, ReadyList list, TimePoint now);
   template <typename Key>
   void Announce(std::map<Key, Name>* names, const Key& key, const RankSet& ranks, ReadyList list,
@@ -77,16 +78,16 @@ class Relay {
   void PassAll();
   void Emit(Announcement announcement);
 
-  const int below_;
+  const int num_below_;
   const RelayOptions options_;
   std::map<NameId, Name> numbered_;
   std::map<std::string, Name> named_;
-  int kept_ = 0;  // names with parts
-  TimePoint since_;
+  int kept_ = 0;     // names with parts
+  TimePoint since_;  // when the first of them was kept
   RankSet joined_;
   RankSet quiet_;  // the others average gradients without them (WaitState::has_no_gradients)
   std::vector<Announcement> due_;
-  // By ranks, the last of their announcements in due_, to which entries may be added.
+  // For a set of ranks, the index in due_ of its last announcement, if entries may be added to it.
   std::map<std::vector<RankSet::Run>, size_t> open_;
 };
 

@@ -1,7 +1,7 @@
-// Complete control messages over two byte rings, between the leader of a node and one other rank.
+// Whole control messages over two byte rings, between a node's leader and one of its other ranks.
 //
-// Communication thread only. What does not fit into the ring is kept and written once the reader
-// has made room.
+// Communication thread only. Bytes that do not fit into the ring are kept; later calls of Flush
+// write them once the reader has made room.
 
 #ifndef TFMPI_CORE_TRANSPORT_CONTROL_CHANNEL_H_
 #define TFMPI_CORE_TRANSPORT_CONTROL_CHANNEL_H_
@@ -25,7 +25,7 @@ class ControlChannel {
     Flush();
   }
 
-  // Returns true if it moved anything; the peer may be waiting for it.
+  // Returns true if it has written anything: then notify the peer.
   bool Flush() {
     if (waiting_.empty()) return false;
     const size_t written = out_->Write(waiting_.data(), waiting_.size());
@@ -33,8 +33,8 @@ class ControlChannel {
     return written != 0;
   }
 
-  // Returns false if there is no complete message. `made_room`: the peer may have more to write
-  // that did not fit into the ring.
+  // Returns false if there is no complete message. Sets *made_room if the ring was full: then
+  // notify the peer, which may have more to write.
   bool Receive(std::string* message, bool* made_room) {
     const size_t before = received_.size();
     if (const size_t readable = in_->Readable(); readable != 0) {

@@ -12,21 +12,21 @@ ControlLinks MakeStar(int rank, int size) {
 
 ControlLinks MakeTree(int rank, const std::vector<int>& leaders, int fan_out) {
   const int size = static_cast<int>(leaders.size());
-  std::vector<int> nodes;  // their leaders, by node, ascending
+  std::vector<int> by_node;  // each node's leader, ascending
   for (int r = 0; r < size; ++r) {
-    if (leaders[r] == r) nodes.push_back(r);
+    if (leaders[r] == r) by_node.push_back(r);
   }
   const auto parent_of = [&](int r) {
     if (leaders[r] != r) return leaders[r];
-    const auto number = std::lower_bound(nodes.begin(), nodes.end(), r) - nodes.begin();
-    return number == 0 ? 0 : nodes[static_cast<size_t>((number - 1) / fan_out)];
+    const auto node = std::lower_bound(by_node.begin(), by_node.end(), r) - by_node.begin();
+    return node == 0 ? 0 : by_node[static_cast<size_t>((node - 1) / fan_out)];
   };
   ControlLinks links;
   links.parent = parent_of(rank);
   links.between_nodes = leaders[links.parent] != leaders[rank];
   // Parents are lower ranks than their children, so one pass finds all ranks below.
   std::vector<bool> below(leaders.size());
-  std::vector<int> child_of(leaders.size());  // the index of the child through which it is reached
+  std::vector<int> child_of(leaders.size());  // by rank below: the index of the child on the way
   for (int r = 0; r < size; ++r) {
     const int parent = parent_of(r);
     links.tree |= parent != 0;

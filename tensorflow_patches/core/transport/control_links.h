@@ -19,10 +19,10 @@ struct ControlLinks {
   // In a tree, for each child: the child and all ranks below it.
   std::vector<std::vector<int>> below_child;
   std::vector<int> below;      // in a tree, ascending: this rank and all ranks below it
-  bool between_nodes = false;  // its parent or a child is on another node
+  bool between_nodes = false;  // in a tree: the parent or a child is on another node
 };
 
-// How many nodes' leaders have a common parent in the tree.
+// The largest number of other leaders that are children of one leader.
 inline constexpr int kControlFanOut = 8;
 
 // Every rank exchanges messages with rank 0.

@@ -1,5 +1,5 @@
-// Messages between ranks with their data in GPU memory, for a transport that supports such memory,
-// like a CUDA-aware MPI.
+// Messages whose data is in GPU memory, for a transport that supports that, such as a CUDA-aware
+// MPI.
 
 #ifndef TFMPI_CORE_TRANSPORT_GPU_MESSAGES_H_
 #define TFMPI_CORE_TRANSPORT_GPU_MESSAGES_H_
@@ -11,27 +11,28 @@
 
 namespace tfmpi {
 
-// The part of one message in the memory of this rank's GPU.
+// The data of one message, in the memory of this rank's GPU.
 struct GpuPart {
   void* data = nullptr;
   size_t bytes = 0;
 };
 
-// Communication thread, with this GPU as the current one (Gpu::MakeCurrent). Never waits.
+// Communication thread, with the rank's GPU as the current one (Gpu::MakeCurrent). Never waits.
 //
 // The transport does not know about streams. When Start is called, the data to send must be in
 // memory, and nothing may still read what will be overwritten. Received data is complete when Test
 // says so. Until then the memory belongs to the transport, and after a failure forever.
 class GpuMessages {
  public:
+  // Each lane carries one exchange at a time.
   static constexpr int kLanes = 4;
   static constexpr size_t kMaxBytes = size_t{1} << 30;  // of a part
 
   virtual ~GpuMessages() = default;
 
-  // An exchange among all ranks: to[r] receives what rank r has passed as from[this rank]. Both
-  // have the same size; size 0 sends no message. A rank's own part is skipped. All ranks start the
-  // same exchanges on a lane in the same order, and one at a time.
+  // An exchange among all ranks: sends to[r] to rank r, which receives it in its from[this rank].
+  // Both have the same size; size 0 sends no message. A rank's own parts are skipped. All ranks
+  // start the same exchanges on a lane in the same order, and one at a time.
   virtual Status Start(int lane, const std::vector<GpuPart>& to,
                        const std::vector<GpuPart>& from) = 0;
   // Whether the exchange on this lane has ended.

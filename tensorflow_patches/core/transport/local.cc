@@ -39,13 +39,13 @@ struct LocalGroup::Shared {
 
   const int size;
   std::mutex mutex;
-  std::condition_variable changed;
+  std::condition_variable collective_ended;
   std::vector<Part> parts;  // guarded by mutex, like all below
   int arrived = 0;
-  int64_t generation = 0;  // the number of finished collectives
-  std::string broken;      // not empty: why the group is unusable
+  int64_t collectives = 0;  // that have ended
+  std::string broken;       // not empty: why the group is unusable
   std::vector<std::vector<ControlMessage>> inboxes;
-  std::vector<char> woken;  // by rank
+  std::vector<char> woken;  // by rank: whether to end its Wait
   std::condition_variable notified;
   std::atomic<uint64_t> word{0};  // not guarded, nor are the numbers
   std::vector<std::atomic<int64_t>> numbers;
@@ -113,16 +113,16 @@ Status LocalGroup::Shared::Run(int rank, Part part, TimePoint deadline) {
   std::unique_lock<std::mutex> lock(mutex);
   if (!broken.empty()) return Status(Code::kUnavailable, broken);
   parts[rank] = std::move(part);
-  const int64_t mine = generation;
+  const int64_t before = collectives;
   if (++arrived == size) {
     Execute();
     arrived = 0;
-    ++generation;
-    changed.notify_all();
-  } else if (!changed.wait_until(lock, deadline,
-                                 [&] { return generation != mine || !broken.empty(); })) {
+    ++collectives;
+    collective_ended.notify_all();
+  } else if (!collective_ended.wait_until(
+                 lock, deadline, [&] { return collectives != before || !broken.empty(); })) {
     broken = "rank " + std::to_string(rank) + " gave up waiting in a collective";
-    changed.notify_all();
+    collective_ended.notify_all();
     return Status(Code::kDeadlineExceeded, broken);
   }
   return broken.empty() ? Status() : Status(Code::kUnavailable, broken);
@@ -151,11 +151,11 @@ class LocalTransport : public Transport {
 
   void Wait(Clock::duration limit, bool, const std::function<bool()>& ready) override {
     // A Wake during `ready`, which runs without the lock, is recorded in `woken`.
-    const bool now = ready();
+    const bool is_ready = ready();
     std::unique_lock<std::mutex> lock(shared_->mutex);
     char& woken = shared_->woken[topology_.rank];
     const auto has_news = [&] { return woken != 0 || !shared_->inboxes[topology_.rank].empty(); };
-    if (!now) shared_->notified.wait_for(lock, limit, has_news);
+    if (!is_ready) shared_->notified.wait_for(lock, limit, has_news);
     woken = 0;
   }
 
@@ -224,7 +224,7 @@ void LocalGroup::Break(const std::string& reason) {
   std::lock_guard<std::mutex> lock(shared_->mutex);
   shared_->broken = reason;
   shared_->woken.assign(shared_->size, 1);
-  shared_->changed.notify_all();
+  shared_->collective_ended.notify_all();
   shared_->notified.notify_all();
 }
 

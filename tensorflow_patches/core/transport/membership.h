@@ -1,7 +1,7 @@
 // How survivors regroup after a death: the interface of a transport that supports it.
 //
-// Communication thread only. A rank that learns of a death makes all others learn of it, so that no
-// rank waits for one that has left to regroup.
+// Communication thread only. A rank that learns of a death tells all others, by voting no in Agree,
+// so that none waits for a rank that has left to regroup.
 
 #ifndef TFMPI_CORE_TRANSPORT_MEMBERSHIP_H_
 #define TFMPI_CORE_TRANSPORT_MEMBERSHIP_H_
@@ -20,12 +20,13 @@ class Membership {
   virtual ~Membership() = default;
 
   // Whether a rank of the group has died, or one that knows of a death has voted no. Cheap, does
-  // not wait. Once it is true, operations of the transport fail on all ranks.
+  // not wait. From then on the transport's operations may fail on any rank.
   virtual bool HasFailedRank() = 0;
-  // Called by all living ranks. `all`: every one of them voted yes and none has died; the same on
-  // all. A no interrupts the group at once. Not ok: some did not call it before the deadline.
+  // Called by all living ranks. Sets *all, to the same on all of them: whether every one voted yes
+  // and none has died. A no interrupts the other ranks' operations at once. Not ok: some rank did
+  // not call it before the deadline.
   virtual Status Agree(bool yes, TimePoint deadline, bool* all) = 0;
-  // Called by all living ranks, after an Agree that was not unanimous: returns a transport among
+  // Called by all living ranks, after an Agree that was not unanimous: creates a transport among
   // them, in rank order. The new group may already have failed again.
   virtual Status Regroup(std::unique_ptr<Transport>* next) = 0;
 };

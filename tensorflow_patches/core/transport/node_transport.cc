@@ -37,7 +37,8 @@ class RoundingRail : public Transport {
       return between_->Allreduce(in, out, reduction, deadline);
     }
     narrow_.resize(reduction.count * SizeOf(wire_));
-    // Scaled first, so that the sum over many ranks stays in the range of a float16.
+    // Unpack narrows float32 to `wire_`, Pack widens it again. Scaled first, so that the sum over
+    // many ranks stays in the range of a float16.
     Unpack(wire_, in, narrow_.data(), reduction.count, reduction.scale);
     const Status status = between_->Allreduce(
         narrow_.data(), narrow_.data(), {reduction.count, wire_, ReduceOp::kSum, 1}, deadline);
@@ -76,7 +77,7 @@ class NodeTransport : public Transport {
         memory_(memory),
         options_(options),
         node_(memory, options.stores, options.has_failed_rank),
-        topology_(OnThisNode(all_->topology(), node_ranks[0])),
+        topology_(WithNodeFirst(all_->topology(), node_ranks[0])),
         one_node_(memory.ranks() == topology_.size),
         links_(leaders.empty() ? MakeStar(topology_.rank, topology_.size)
                                : MakeTree(topology_.rank, leaders)) {
@@ -108,10 +109,10 @@ class NodeTransport : public Transport {
 
   Status Receive(std::vector<ControlMessage>* inbox) override {
     for (Peer& neighbor : peers_) {
-      bool moved = neighbor.channel.Flush();
+      bool notify = neighbor.channel.Flush();
       ControlMessage message{neighbor.rank, ""};
-      while (neighbor.channel.Receive(&message.bytes, &moved)) inbox->push_back(message);
-      if (moved) memory_.Notify(neighbor.local_rank);
+      while (neighbor.channel.Receive(&message.bytes, &notify)) inbox->push_back(message);
+      if (notify) memory_.Notify(neighbor.local_rank);
     }
     if (one_node_) return Status();
     const size_t before = inbox->size();
@@ -134,9 +135,9 @@ class NodeTransport : public Transport {
           wait.Reset();
         } else if (Clock::now() >= deadline) {
           return Status(Code::kDeadlineExceeded, "rank " + std::to_string(neighbor.rank) +
-                                                     " does not read the messages of rank " +
-                                                     std::to_string(topology_.rank) +
-                                                     ": its process hangs or has died");
+                                                     " hangs or has died: it does not read the "
+                                                     "messages of rank " +
+                                                     std::to_string(topology_.rank));
         } else if (options_.has_failed_rank && options_.has_failed_rank()) {
           return Status(Code::kUnavailable, "a rank has died");
         } else {
@@ -191,7 +192,6 @@ class NodeTransport : public Transport {
     return Status();
   }
 
-  // The reduction by MPI itself, without shared memory or the rail: see Transport.
   Status PlainAllreduce(const void* in, void* out, const Reduction& reduction,
                         TimePoint deadline) override {
     return all_->PlainAllreduce(in, out, reduction, deadline);
@@ -249,7 +249,7 @@ class NodeTransport : public Transport {
     ControlChannel channel;
   };
 
-  static Topology OnThisNode(Topology topology, int first) {
+  static Topology WithNodeFirst(Topology topology, int first) {
     topology.node_first = first;
     return topology;
   }
@@ -284,7 +284,7 @@ class NodeTransport : public Transport {
   const bool one_node_;
   const ControlLinks links_;
   std::vector<Peer> peers_;
-  int polls_ = 0;
+  int polls_ = 0;  // since the last message from another node
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
 // A transport that uses shared memory inside a node, on top of one that reaches all ranks.
 //
 // Inside a node, data and control messages pass through shared memory, and a waiting rank sleeps
-// until a peer wakes it. Between nodes, each share of a tensor, already reduced inside the node, is
-// exchanged by the ranks that own it (a rail).
+// until a peer wakes it. Between nodes, the ranks that own the same share of a tensor, one per node
+// (a rail), reduce that share further after each node has reduced it.
 
 #ifndef TFMPI_CORE_TRANSPORT_NODE_TRANSPORT_H_
 #define TFMPI_CORE_TRANSPORT_NODE_TRANSPORT_H_
@@ -23,15 +23,15 @@ struct NodeOptions {
   Stores stores = Stores::kAuto;
   // For tests: NodeBuffers::Options::map.
   std::function<char*(size_t bytes)> map_buffers;
-  // Set if the ranks continue after deaths: whether to leave an operation because a rank has died.
+  // Set if the ranks continue after deaths: whether a rank has died, so that operations must end.
   std::function<bool()> has_failed_rank;
 };
 
 // `all` reaches every rank. `rail` reaches the ranks with this local rank, one per node, in node
 // order; null if there is one node, or if the nodes have different numbers of ranks: data then goes
-// through `all`. `memory` is this node's memory; `node_ranks` are its ranks, ascending. `leaders`,
-// by rank: the first rank of its node, through which control messages pass on the way to rank 0
-// (control_links.h); empty: each rank exchanges messages with rank 0.
+// through `all`. `memory` is this node's memory; `node_ranks` are the node's ranks, ascending.
+// `leaders`, by rank: the first rank of its node, through which control messages pass on the way to
+// rank 0 (control_links.h); empty: each rank exchanges messages with rank 0.
 std::unique_ptr<Transport> MakeNodeTransport(std::unique_ptr<Transport> all,
                                              std::unique_ptr<Transport> rail,
                                              const NodeMemory& memory,

@@ -8,9 +8,9 @@ namespace tfmpi {
 namespace {
 
 constexpr char kHello[] = "tensorflow.mpi hello\n";
-constexpr char kVerdict[] = "tensorflow.mpi verdict\n";  // with nothing after it if all is well
+constexpr char kVerdict[] = "tensorflow.mpi verdict\n";  // then the error, if there is one
 constexpr char kHeard[] = "tensorflow.mpi heard\n";
-// How long rank 0, about to end with an error, waits for the others to receive it.
+// How long rank 0, before it ends with an error, waits for the others to receive that error.
 constexpr std::chrono::seconds kMaxConfirmationWait{2};
 constexpr std::chrono::milliseconds kPollInterval{10};
 constexpr char kUnset[] = "nothing";
@@ -29,32 +29,31 @@ std::vector<std::string> Lines(const std::string& text) {
   return lines;
 }
 
-// The values of one setting, and the ranks that have each.
-struct Values {
+struct Setting {
   std::string name;
-  std::vector<std::pair<std::string, std::vector<int>>> ranks;
+  std::vector<std::pair<std::string, std::vector<int>>> values;  // each with its ranks
 
   void Add(const std::string& value, int rank) {
-    for (auto& [known, having] : ranks) {
-      if (known == value) return having.push_back(rank);
+    for (auto& [known, ranks] : values) {
+      if (known == value) return ranks.push_back(rank);
     }
-    ranks.push_back({value, {rank}});
+    values.push_back({value, {rank}});
   }
 
   std::string Describe() const {
     std::string text = name + ": ";
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      const std::vector<int>& having = ranks[i].second;
-      text += (i > 0 ? ", " : "") + NameRanks(having) + (having.size() > 1 ? " have '" : " has '") +
-              ranks[i].first + "'";
+    for (size_t i = 0; i < values.size(); ++i) {
+      const std::vector<int>& ranks = values[i].second;
+      text += (i > 0 ? ", " : "") + NameRanks(ranks) + (ranks.size() > 1 ? " have '" : " has '") +
+              values[i].first + "'";
     }
     return text;
   }
 };
 
-// In order of first occurrence.
-std::vector<Values> Collect(const std::vector<std::string>& settings) {
-  std::vector<Values> all;
+// `settings`: RollCallOptions::settings by rank. In order of first occurrence.
+std::vector<Setting> Collect(const std::vector<std::string>& settings) {
+  std::vector<Setting> all;
   std::map<std::string, size_t> places;
   for (const std::string& text : settings) {
     for (const std::string& line : Lines(text)) {
@@ -68,9 +67,9 @@ std::vector<Values> Collect(const std::vector<std::string>& settings) {
       const size_t sign = std::min(line.find('='), line.size());
       own[line.substr(0, sign)] = line.substr(std::min(sign + 1, line.size()));
     }
-    for (Values& values : all) {
-      const auto it = own.find(values.name);
-      values.Add(it != own.end() ? it->second : kUnset, static_cast<int>(rank));
+    for (Setting& setting : all) {
+      const auto it = own.find(setting.name);
+      setting.Add(it != own.end() ? it->second : kUnset, static_cast<int>(rank));
     }
   }
   return all;
@@ -132,12 +131,12 @@ class Caller {
                          std::vector<std::string>* settings) {
     std::vector<int> missing;
     while (true) {
-      std::vector<int> absent;
+      std::vector<int> still_missing;
       for (int rank = 0; rank < size_; ++rank) {
-        if (!(*arrived)[rank]) absent.push_back(rank);
+        if (!(*arrived)[rank]) still_missing.push_back(rank);
       }
-      if (absent != missing) {
-        missing = absent;
+      if (still_missing != missing) {
+        missing = still_missing;
         options_.ReportWait(missing.empty() ? "" : NameRanks(missing) + " to send their settings");
       }
       if (missing.empty()) return Status();
@@ -195,17 +194,17 @@ std::string NameRanks(const std::vector<int>& ranks) {
 }
 
 std::string Differences(const std::vector<std::string>& settings) {
-  const std::vector<Values> all = Collect(settings);
+  const std::vector<Setting> all = Collect(settings);
   // Other builds have other settings, but the build is the cause.
-  if (!all.empty() && all.front().ranks.size() > 1) {
+  if (!all.empty() && all.front().values.size() > 1) {
     return "the ranks run different builds, " + all.front().Describe() +
            "; install the same wheel on all nodes";
   }
   std::string text, names;
-  for (const Values& values : all) {
-    if (values.ranks.size() == 1) continue;
-    text += (text.empty() ? "" : "; ") + values.Describe();
-    names += " -x " + values.name;
+  for (const Setting& setting : all) {
+    if (setting.values.size() == 1) continue;
+    text += (text.empty() ? "" : "; ") + setting.Describe();
+    names += " -x " + setting.name;
   }
   if (text.empty()) return text;
   return "the ranks' settings differ, and would make them train different models: " + text +

@@ -1,4 +1,4 @@
-// Checks whether the ranks may run together, before anything that depends on their settings.
+// Checks whether the ranks can run together, before anything that depends on their settings.
 //
 // The first messages of a group. Their format never changes, so that an error can name ranks that
 // run another build. Each rank sends its settings to rank 0, which compares them and sends the
@@ -22,7 +22,7 @@ struct RollCallOptions {
   // who is missing.
   Clock::duration timeout = std::chrono::seconds(120);
   Clock::duration grace = std::chrono::seconds(30);
-  // Called, whenever that changes, with the ranks that this one waits for and what they must do; ""
+  // Called whenever its argument changes: which ranks this one waits for, and what they must do; ""
   // when it no longer waits. May be null.
   std::function<void(const std::string&)> report_wait;
 
@@ -35,7 +35,7 @@ struct RollCallOptions {
 // have them.
 Status RollCall(Transport* transport, const RollCallOptions& options);
 
-// `settings` by rank. Returns "" if they are the same, else one line.
+// `settings` by rank. Returns "" if they are the same, else the message of RollCall.
 std::string Differences(const std::vector<std::string>& settings);
 
 // "rank 1", "ranks 1, 3 and 4"; of a long list only the beginning.

@@ -9,7 +9,6 @@
 
 namespace tfmpi {
 
-// Uses temporary memory of its own.
 Status Transport::SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes,
                                   RowAccess* access, TimePoint deadline) {
   const std::vector<size_t> bytes = BytesOfRows(rows, row_bytes);
@@ -27,7 +26,7 @@ Status Transport::SparseAllgather(const std::vector<int64_t>& rows, size_t row_b
 
 namespace {
 
-// In memory of its own: if the operation fails it may still write there, so the memory stays.
+// Gathers into new memory, and leaks it if the operation fails, since MPI may still write there.
 Status AllgatherInto(Transport* transport, const void* own, const std::vector<size_t>& bytes,
                      TimePoint deadline, std::string* all) {
   auto memory =

@@ -1,13 +1,13 @@
 // The interface that the engine uses to communicate: over MPI and a node's shared memory, or inside
-// one process, where the ranks of tests are threads. A transport may offer two further interfaces:
-// gpu_messages() and membership().
+// one process, where the ranks of tests are threads.
 //
-// Called on the engine's communication thread, except for calls marked "any thread"; before that
-// thread exists, and after its end, on the thread that creates the engine. The caller owns every
-// buffer; a transport uses it only during the call, but after a failure it may still write there
-// (core/memory/leaked_memory.h). Every blocking call but Finalize takes a deadline and returns
-// kDeadlineExceeded when it has passed. After any failure the engine does not use the transport any
-// more, except with membership(): Receive, and the calls of Membership, remain valid.
+// Called on the engine's communication thread, except for calls marked "any thread". Before that
+// thread exists, the thread that creates the engine makes the calls; after its end, the thread that
+// calls Engine::Join. The caller owns every buffer; a transport uses it only during the call, but
+// after a failure it may still write there (core/memory/leaked_memory.h). Every blocking call but
+// Finalize takes a deadline and returns kDeadlineExceeded when it has passed. After a failure the
+// engine calls only Send, to tell its peers why it stops, and, with membership(), Receive and the
+// functions of Membership.
 
 #ifndef TFMPI_CORE_TRANSPORT_TRANSPORT_H_
 #define TFMPI_CORE_TRANSPORT_TRANSPORT_H_
@@ -37,7 +37,7 @@ struct Topology {
   int local_size = 1;  // ranks on this node
   int nodes = 1;
   int cores = 1;       // that the ranks of this node can use together
-  int node_first = 0;  // the rank whose local rank is 0 here
+  int node_first = 0;  // the rank of this node whose local rank is 0
 };
 
 struct ControlMessage {
@@ -57,40 +57,43 @@ class Transport {
   // Any thread. For people: "MPI (Open MPI v5.0.11)".
   virtual std::string description() const = 0;
 
-  // Control plane: small messages, delivered in order between two ranks. Send and Receive never
-  // wait for a peer.
+  // Control plane: small messages, delivered in order between two ranks. Receive appends those that
+  // have arrived. Neither waits for a peer.
   virtual Status Send(int peer, const std::string& bytes) = 0;
   virtual Status Receive(std::vector<ControlMessage>* inbox) = 0;
-  // The ranks between which the engine's messages travel. Constant for the lifetime of the group.
+  // The ranks with which this one exchanges the engine's messages. Constant for the lifetime of the
+  // group.
   virtual ControlLinks links() const { return MakeStar(topology().rank, topology().size); }
-  // Called by a rank that has sent a response list down, before it joins an operation that its
-  // children start once they have read it: waits until all messages have left. Children read
-  // messages whenever they are in no operation.
+  // Waits until all messages have left this rank. Called after a response list was sent down and
+  // before the operations in it, which the children join only once they have read the list.
+  // Children read messages whenever they are in no operation.
   virtual Status Flush(TimePoint /*deadline*/) { return Status(); }
-  // Sleeps until a message may have arrived, Wake is called, or `limit` has passed; returns at once
-  // if `ready` is true after others can see that this rank waits. May return early. `expecting`: a
-  // message is expected soon; if not, and if messages do not wake this rank, one may wait there
-  // until `limit`.
+  // Sleeps until a message may have arrived, Wake is called, or `limit` has passed. Before it
+  // sleeps, but after the others can see that this rank waits, it calls `ready`, and returns at
+  // once if that is true. May return early. `expecting`: whether a message is expected soon; if
+  // false, a message from another node may be noticed only after `limit`.
   virtual void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) = 0;
-  // Whether a thread that waits for peers may poll: each rank has its own core, and polling calls
-  // no library.
+  // Whether the engine may poll instead of calling Wait: each rank has its own core, and polling
+  // does not call MPI.
   virtual bool MayPoll() const { return false; }
-  // Any thread. Cheap if no rank waits.
+  // Any thread. Ends this rank's Wait; cheap if it does not wait.
   virtual void Wake() = 0;
 
   // A word that all ranks share, initially zero, for the engine's votes; null if there is none.
   virtual std::atomic<uint64_t>* SharedWord() { return nullptr; }
-  // If there is one: kSharedNumbers numbers for each rank, written by that rank and read by all.
+  // With a shared word: kSharedNumbers numbers for each rank, written by that rank, read by all.
   static constexpr size_t kSharedNumbers = 8;
   virtual std::atomic<int64_t>* SharedNumbers(int /*rank*/) { return nullptr; }
   // After a change of the word: wakes all ranks that sleep in Wait.
   virtual void WakePeers() {}
 
-  // Data plane: collective, called by all ranks in one agreed order. `in` may equal `out`. The
-  // result has the same bits on every rank. The op is not kAverage.
+  // Data plane: collective, called by all ranks in one agreed order.
+  //
+  // `in` may equal `out`. The result has the same bits on every rank. The op is neither kAverage
+  // nor kPlainSum.
   virtual Status Allreduce(const void* in, void* out, const Reduction& reduction,
                            TimePoint deadline) = 0;
-  // The MPI library's own operation, for comparison; without a scale. A deadline of
+  // The MPI library's own operation, for comparison; the scale must be 1. A deadline of
   // TimePoint::max() means none: the call may then block.
   virtual Status PlainAllreduce(const void* in, void* out, const Reduction& reduction,
                                 TimePoint deadline) {
@@ -105,10 +108,10 @@ class Transport {
                                  RowAccess* access, TimePoint deadline);
   virtual Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) = 0;
 
-  // Collective over all ranks: creates buffers of `bytes` each (shm/node_buffers.h), in which the
-  // ranks of a node reduce in place, and the nodes among themselves. `made` stays null with an
-  // empty `why` if this transport has none, the same on all ranks; with a reason if this node
-  // cannot have them, though others may. The buffers must be destroyed before the transport.
+  // Collective over all ranks: creates a buffer of `bytes` for each rank (shm/node_buffers.h), in
+  // which the ranks reduce in place, inside the node and between nodes. If this transport has no
+  // such buffers, *made stays null and *why empty, on all ranks. If this node cannot have them,
+  // *why is the reason; other nodes may have theirs. Destroy the buffers before the transport.
   virtual Status MakeNodeBuffers(size_t /*bytes*/, TimePoint /*deadline*/,
                                  std::unique_ptr<NodeBuffers>* /*made*/, std::string* /*why*/) {
     return Status();
@@ -118,9 +121,9 @@ class Transport {
   // it, which may differ between ranks. Lives as long as this.
   virtual GpuMessages* gpu_messages() { return nullptr; }
 
-  // The ranks with this local rank, one per node: for Allreduce only, in the common order of
-  // collective calls. Carries the data between nodes, rounded if that is configured. Null: there is
-  // one node, or the nodes have different numbers of ranks. Lives as long as this.
+  // Connects the ranks with this local rank, one per node. Only its Allreduce may be called, in the
+  // common order of collective calls; it rounds the data if that is configured. Null if there is
+  // one node, or if the nodes have different numbers of ranks. Lives as long as this.
   virtual Transport* rail() { return nullptr; }
 
   // How the ranks continue after deaths (membership.h); null: they cannot. Lives as long as this.
@@ -130,7 +133,6 @@ class Transport {
   virtual Status Finalize() = 0;
 };
 
-// The bytes of each rank's rows.
 std::vector<size_t> BytesOfRows(const std::vector<int64_t>& rows, size_t row_bytes);
 
 // Appends every rank's `own`, of any length, to `all`, in rank order. Collective.

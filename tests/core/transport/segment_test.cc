@@ -102,7 +102,7 @@ TEST_F(SegmentTest, WhatOthersMayOpenOrHasAnotherSizeIsNotTaken) {
   Replace(0602, kSegmentBytes + sizeof id_.key, id_.key);
   EXPECT_EQ(WhyNotAttached(), "other users may open the file");
   Replace(0600, kSegmentBytes, nullptr);  // to touch its end would be a SIGBUS
-  EXPECT_EQ(WhyNotAttached(), "the file has a wrong size");
+  EXPECT_EQ(WhyNotAttached(), "the file has the wrong size");
 }
 
 TEST_F(SegmentTest, AnotherUsersIsNotTaken) {

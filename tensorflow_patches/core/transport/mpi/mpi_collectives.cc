@@ -1,4 +1,4 @@
-// Collectives for gradients: allreduce, allgather and broadcast, each with a deadline.
+// The data plane: allreduce, allgather and broadcast.
 
 #include <algorithm>
 #include <chrono>
@@ -202,7 +202,7 @@ int Allgather(const void* in, void* out, const size_t* bytes, double seconds, ch
   if (total >= (size_t{1} << 30)) {
     return AllgatherByBroadcasts(in, static_cast<char*>(out), bytes, deadline, error);
   }
-  // In place on all ranks, as MPI requires, even if this rank's input is elsewhere.
+  // MPI_IN_PLACE must be passed by all ranks or by none, so an input that is elsewhere is copied.
   char* const own = static_cast<char*>(out) + offsets[state.data.rank];
   if (in != own && bytes[state.data.rank] != 0) std::memcpy(own, in, bytes[state.data.rank]);
   MPI_Request request = MPI_REQUEST_NULL;

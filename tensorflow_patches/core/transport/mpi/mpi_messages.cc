@@ -1,4 +1,4 @@
-// Control messages, which are small: to any rank, and from any rank.
+// Control messages: small, between any two ranks.
 
 #include <iterator>
 #include <list>
@@ -50,8 +50,8 @@ int Probe(int32_t* source, size_t* bytes, char* error) {
 
 int Receive(void* data, size_t bytes, char* error) {
   State& state = GetState();
-  // Probe has already matched it, so this waits for bytes in flight, never for a decision of the
-  // peer.
+  // Probe has already matched the message, so this waits for bytes in flight, never for a call that
+  // the peer has yet to make.
   MPI_Request request = MPI_REQUEST_NULL;
   TFMPI_RETURN_IF_ERROR(
       "MPI_Imrecv", MPI_Imrecv(data, static_cast<int>(bytes), MPI_BYTE, &state.probed, &request));

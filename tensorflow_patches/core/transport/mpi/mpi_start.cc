@@ -36,8 +36,8 @@ void ExcludeOfi() {
   MPI_T_cvar_handle_free(&chosen);
 }
 
-// Read by MPI_Init. Without it, Open MPI's MPI_Finalize begins with a barrier over all initial
-// processes, which sometimes never ends if some of them have died.
+// An environment variable that MPI_Init reads. Without it, Open MPI's MPI_Finalize begins with a
+// barrier over all initial processes, which sometimes never ends if some of them have died.
 constexpr char kNoLastBarrier[] = "OMPI_MCA_async_mpi_finalize";
 
 int StartMpi(bool shrink_on_fault, char* error) {
@@ -70,7 +70,7 @@ int StartMpi(bool shrink_on_fault, char* error) {
   return kTfMpiFailed;
 }
 
-// Splits `parent` by `color` into groups in the same order.
+// Sets *group to the ranks of `parent` with this `color`, in the same order.
 int Split(const Group& parent, int color, Group* group, char* error) {
   TFMPI_RETURN_IF_ERROR("MPI_Comm_split",
                         MPI_Comm_split(parent.comm, color, parent.rank, &group->comm));
@@ -79,14 +79,14 @@ int Split(const Group& parent, int color, Group* group, char* error) {
   return kTfMpiOk;
 }
 
-// Sets nodes[r] to the lowest rank on rank r's node. A node is the ranks that can share memory, or
+// Sets leaders[r] to the first rank of rank r's node. A node is the ranks that can share memory, or
 // each `ranks_per_node` consecutive ones. Does not use MPI_COMM_TYPE_SHARED: Open MPI compares host
 // names, and hangs if two hosts have the same name.
-int FindNodes(int ranks_per_node, std::vector<int>* nodes, char* error) {
+int FindLeaders(int ranks_per_node, std::vector<int>* leaders, char* error) {
   const Group& data = GetState().data;
-  nodes->resize(data.size);
+  leaders->resize(data.size);
   if (ranks_per_node > 0) {
-    for (int r = 0; r < data.size; ++r) (*nodes)[r] = r / ranks_per_node * ranks_per_node;
+    for (int r = 0; r < data.size; ++r) (*leaders)[r] = r / ranks_per_node * ranks_per_node;
     return kTfMpiOk;
   }
   const SegmentPlace own = PlaceOfSegments();
@@ -96,17 +96,17 @@ int FindNodes(int ranks_per_node, std::vector<int>* nodes, char* error) {
   std::map<std::string, int> first;
   for (int r = 0; r < data.size; ++r) {
     const std::string place(reinterpret_cast<const char*>(&places[r]), sizeof places[r]);
-    (*nodes)[r] = first.emplace(place, r).first->second;
+    (*leaders)[r] = first.emplace(place, r).first->second;
   }
   return kTfMpiOk;
 }
 
-// The number of nodes, and whether all have equally many ranks.
-std::pair<int, bool> CountNodes(const std::vector<int>& nodes) {
-  std::map<int, int> ranks;
-  for (const int node : nodes) ++ranks[node];
+// The number of nodes, and whether all have the same number of ranks.
+std::pair<int, bool> CountNodes(const std::vector<int>& leaders) {
+  std::map<int, int> ranks;  // of each node, by leader
+  for (const int leader : leaders) ++ranks[leader];
   bool even = true;
-  for (const auto& [node, count] : ranks) even = even && count == ranks.begin()->second;
+  for (const auto& [leader, count] : ranks) even = even && count == ranks.begin()->second;
   return {static_cast<int>(ranks.size()), even};
 }
 
@@ -131,8 +131,8 @@ std::string LibraryName() {
 int UseGroup(MPI_Comm parent, TfMpiTransportInfo* info, char* error) {
   State& state = GetState();
   Group& data = state.data;
-  MPI_Comm_set_errhandler(data.comm,
-                          MPI_ERRORS_RETURN);  // inherited by communicators split from it
+  // Communicators that are split from data.comm inherit this.
+  MPI_Comm_set_errhandler(data.comm, MPI_ERRORS_RETURN);
   TFMPI_RETURN_IF_ERROR("MPI_Comm_dup", MPI_Comm_dup(parent, &state.control));
   MPI_Comm_set_errhandler(state.control, MPI_ERRORS_RETURN);
   MPI_Comm_rank(data.comm, &data.rank);
@@ -152,17 +152,17 @@ int Init(int32_t shrink_on_fault, TfMpiTransportInfo* info, char* error) {
 int SplitRanks(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error) {
   State& state = GetState();
   Group& data = state.data;
-  std::vector<int> nodes;
-  if (const int result = FindNodes(ranks_per_node, &nodes, error); result != kTfMpiOk) {
+  std::vector<int> leaders;
+  if (const int result = FindLeaders(ranks_per_node, &leaders, error); result != kTfMpiOk) {
     return result;
   }
-  if (const int result = Split(data, nodes[data.rank], &state.node, error); result != kTfMpiOk) {
+  if (const int result = Split(data, leaders[data.rank], &state.node, error); result != kTfMpiOk) {
     return result;
   }
   if (const int result = Split(data, state.node.rank, &state.rail, error); result != kTfMpiOk) {
     return result;
   }
-  const auto [count, even] = CountNodes(nodes);
+  const auto [count, even] = CountNodes(leaders);
   info->nodes = count;
   info->rails = even ? 1 : 0;
   // mpirun binds each rank to its own cores, so this rank's mask says nothing about its peers'.

@@ -29,13 +29,13 @@ struct Outgoing {
 };
 
 struct State {
-  MPI_Comm control = MPI_COMM_NULL;
-  Group data;
+  MPI_Comm control = MPI_COMM_NULL;  // all ranks, for control messages
+  Group data;                        // all ranks
   Group rail;
   Group node;
   bool we_initialized = false;
   std::list<Outgoing> outgoing;  // a list: MPI keeps the addresses until a send is complete
-  MPI_Message probed = MPI_MESSAGE_NULL;
+  MPI_Message probed = MPI_MESSAGE_NULL;  // the message to receive next
   tfmpi::PairwiseAllreduce exchanges[kChunksInFlight] = {
       tfmpi::PairwiseAllreduce(kPairwiseTag), tfmpi::PairwiseAllreduce(kPairwiseTag + 2)};
   std::vector<MPI_Request> lanes[TFMPI_LANES];  // the exchanges of GPU memory
@@ -54,9 +54,9 @@ int Fail(const char* what, int mpi_error, char* error);
     if (tfmpi_result != MPI_SUCCESS) return Fail(what, tfmpi_result, error); \
   } while (false)
 
-// Peers usually arrive within microseconds, so poll hard first, then leave the core to the model.
-// It sleeps rather than calling sched_yield: on a busy core a yield costs a whole time slice of 4
-// ms, whereas a thread that sleeps for 20 us runs again soon.
+// A pause between polls. Peers usually arrive within microseconds, so the first pauses are empty;
+// later ones leave the core to the model. They sleep rather than call sched_yield: on a busy core a
+// yield costs a whole time slice of 4 ms, whereas a thread that sleeps for 20 us runs again soon.
 class Backoff {
  public:
   void Pause() {
@@ -83,7 +83,7 @@ int Init(int32_t shrink_on_fault, TfMpiTransportInfo* info, char* error);
 int SplitRanks(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error);
 int MapNode(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* error);
 int Finalize(char* error);
-// Makes `parent` the group of control messages; data.comm must already be set from it.
+// Duplicates `parent` for control messages, and sets `info` from data.comm, which is already set.
 int UseGroup(MPI_Comm parent, TfMpiTransportInfo* info, char* error);
 
 // mpi_messages.cc

@@ -13,7 +13,7 @@ namespace tfmpi::mpi {
 int CanShrink(char* error) {
   const char* why = nullptr;
   if (!GetState().ulfm.Load()) {
-    why = "this MPI has no fault tolerance (ULFM); Open MPI 5 has";
+    why = "this MPI has no fault tolerance (ULFM); Open MPI 5 has it";
   } else if (!Ulfm::IsOn()) {
     why = "the job was started without fault tolerance (mpirun --with-ft ulfm)";
   }
@@ -65,7 +65,7 @@ int Agree(int32_t yes, double seconds, int32_t* all, char* error) {
 
 int Regroup(TfMpiTransportInfo* info, char* error) {
   State& state = GetState();
-  // MPI keeps the addresses until the sends are complete, which it can no longer report.
+  // Leaked: MPI may use these buffers until the sends are complete, and can no longer report that.
   new std::list<Outgoing>(std::move(state.outgoing));
   state.outgoing = std::list<Outgoing>();
   for (PairwiseAllreduce& exchange : state.exchanges) exchange.Abandon();

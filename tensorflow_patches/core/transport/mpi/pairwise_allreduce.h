@@ -1,4 +1,4 @@
-// A sum over all ranks by point-to-point messages, chunk by chunk. Only for mpi_*.cc.
+// A reduction over a group of ranks by point-to-point messages. Only for mpi_state.h, mpi_*.cc.
 //
 // A chunk has a share for each rank. Every rank sends each share to the rank that it belongs to;
 // each rank reduces its own share and sends the result to all. Open MPI's MPI_Iallreduce takes
@@ -24,16 +24,16 @@ struct Group {
   int size = 1;
 };
 
-// One chunk in flight. All ranks start the same chunks in the same order on the exchange with one
-// tag. Returns MPI's error codes.
+// Exchanges one chunk at a time. With one tag, all ranks start the same chunks in the same order.
+// The functions return MPI's error codes.
 class PairwiseAllreduce {
  public:
   explicit PairwiseAllreduce(int tag) : tag_(tag) {}
 
   bool busy() const { return stage_ != Stage::kIdle; }
 
-  // The group no longer exists. MPI may still write to the memory of pending messages, so it is
-  // kept.
+  // Call it when the group no longer exists. Leaks the memory of pending messages, since MPI may
+  // still write there.
   void Abandon() {
     if (!busy()) return;
     new std::vector<char>(std::move(received_));

@@ -63,7 +63,7 @@ struct TfMpiTransport {
   // them).
   int (*map_node)(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* error);
   int (*send)(int32_t peer, const void* data, size_t bytes, char* error);
-  // Sets *source to the sender and *bytes to the length of the next message; -1 if there is none.
+  // Sets *source to the sender of the next message, or -1 if there is none, and *bytes to its size.
   int (*probe)(int32_t* source, size_t* bytes, char* error);
   // Receives the message that the last probe returned.
   int (*receive)(void* data, size_t bytes, char* error);
@@ -78,9 +78,9 @@ struct TfMpiTransport {
   int (*broadcast)(void* data, size_t bytes, int32_t root, double seconds, char* error);
   int (*finalize)(char* error);
 
-  // Continuing after deaths. After `init`: whether this MPI, as it was started, supports it; the
-  // other functions may only be called if it does. All but `has_failed_rank` are collective over
-  // the living ranks.
+  // Continuing after deaths. can_shrink, after `init`: ok if this MPI, as it was started, supports
+  // it; the other three may be called only then. `agree` and `regroup` are collective over the
+  // living ranks.
   int (*can_shrink)(char* error);
   // Returns 1 if a rank has died, or one that knows of a death has called `agree` with 0.
   int (*has_failed_rank)(void);
@@ -90,8 +90,8 @@ struct TfMpiTransport {
   // `map_node`. After a failure `agree` may still be called.
   int (*regroup)(struct TfMpiTransportInfo* info, char* error);
 
-  // GPU memory; for the contract see GpuMessages (core/transport/gpu_messages.h). Returns 1 if the
-  // library reports support for memory of NVIDIA GPUs. After `init`.
+  // GPU memory: the contract is that of GpuMessages (core/transport/gpu_messages.h).
+  // takes_gpu_memory, after `init`: 1 if the library reports support for memory of NVIDIA GPUs.
   int (*takes_gpu_memory)(void);
   // `to` and `from` have one part per rank.
   int (*start_exchange)(int32_t lane, const struct TfMpiPart* to, const struct TfMpiPart* from,

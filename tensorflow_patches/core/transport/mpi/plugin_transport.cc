@@ -50,7 +50,7 @@ class PluginGpuMessages : public GpuMessages {
   char error_[TFMPI_ERROR_BYTES] = {};
 };
 
-// Its Wait only sleeps; node_transport.h wraps it where more is needed.
+// Its Wait only sleeps. After the roll call, a NodeTransport wraps this.
 class PluginTransport : public Transport {
  public:
   PluginTransport(const TfMpiTransport* plugin, const TfMpiTransportInfo& info, TfMpiGroup group,
@@ -145,7 +145,8 @@ Status Load(const std::string& path, const TfMpiTransport** plugin) {
   if ((*plugin)->abi != TFMPI_TRANSPORT_ABI) {
     return Status(Code::kInternal, path + " was built for transport ABI " +
                                        std::to_string((*plugin)->abi) + ", this library needs " +
-                                       std::to_string(TFMPI_TRANSPORT_ABI));
+                                       std::to_string(TFMPI_TRANSPORT_ABI) +
+                                       ": install the wheel again");
   }
   return Status();
 }
@@ -212,9 +213,9 @@ Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
 // Repeats until all survivors have a transport, since some of them may die meanwhile.
 Status PluginMembership::Regroup(std::unique_ptr<Transport>* next) {
   constexpr std::chrono::seconds kPatience{60};
-  // Attempts with an unchanged number of ranks: then the cause is not another death.
-  constexpr int kMaxTimes = 4;
-  int times = 0;
+  // After this many attempts with the same number of ranks, the cause is not another death.
+  constexpr int kMaxRepeats = 4;
+  int repeats = 0;
   for (int size = 0;;) {
     TfMpiTransportInfo info = {};
     Status status = ToStatus(plugin_->regroup(&info, error_), error_);
@@ -222,9 +223,9 @@ Status PluginMembership::Regroup(std::unique_ptr<Transport>* next) {
     bool all = false;
     const Status agreed = Agree(status.ok(), Clock::now() + kPatience, &all);
     if (!agreed.ok() || all) return agreed;
-    times = info.size == size ? times + 1 : 0;
+    repeats = info.size == size ? repeats + 1 : 0;
     size = info.size;
-    if (times == kMaxTimes) {
+    if (repeats == kMaxRepeats) {
       return status.ok() ? Status(Code::kUnavailable, "another rank could not regroup") : status;
     }
   }
@@ -259,10 +260,10 @@ Status StartPluginTransport(const TfMpiTransport* plugin, const PluginOptions& o
                         "openmpi), or set TF_MPI_FAULT=abort");
     }
   }
-  PluginOptions made = options;
+  PluginOptions adjusted = options;
   if (options.shrink_on_fault)
-    made.node.has_failed_rank = [plugin] { return plugin->has_failed_rank() != 0; };
-  return MakeTransport(plugin, made, &info, transport);
+    adjusted.node.has_failed_rank = [plugin] { return plugin->has_failed_rank() != 0; };
+  return MakeTransport(plugin, adjusted, &info, transport);
 }
 
 }  // namespace tfmpi

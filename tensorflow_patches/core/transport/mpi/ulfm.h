@@ -1,7 +1,7 @@
-// The functions of an MPI with fault tolerance (ULFM) for the death of processes. Only for
-// mpi_*.cc.
+// ULFM, the extension of MPI for continuing after the death of processes. Only for mpi_state.h and
+// mpi_*.cc. Communication thread.
 //
-// Looked up at run time: older releases with the same ABI lack them. Communication thread.
+// Its functions are looked up at run time: older releases with the same ABI lack them.
 
 #ifndef TFMPI_CORE_TRANSPORT_MPI_ULFM_H_
 #define TFMPI_CORE_TRANSPORT_MPI_ULFM_H_
@@ -15,7 +15,7 @@ namespace tfmpi {
 
 class Ulfm {
  public:
-  // Whether the library has them. The functions accept Open MPI's handles only.
+  // Finds the functions; false if this MPI lacks them. Only Open MPI's: they take its handles.
   bool Load() {
 #ifdef OMPI_MAJOR_VERSION
     return Find("MPIX_Comm_revoke", &revoke_) && Find("MPIX_Comm_is_revoked", &is_revoked_) &&
@@ -25,7 +25,7 @@ class Ulfm {
     return false;
 #endif
   }
-  // Whether this job was started with fault tolerance: otherwise the launcher ends it at a death.
+  // Whether this job was started with fault tolerance; if not, the launcher ends it at a death.
   static bool IsOn() {
     int provided = 0;
     if (MPI_T_init_thread(MPI_THREAD_SINGLE, &provided) != MPI_SUCCESS) return false;

@@ -9,7 +9,7 @@ StoreTrials::Way StoreTrials::Next(size_t bytes) {
     --wait_;
     return Way::kBestKnown;
   }
-  return Way::kTryCached;  // the previous trial copy had another size and cannot be compared
+  return Way::kTryCached;  // abandons an unfinished trial: no further chunk had its size
 }
 
 void StoreTrials::Record(size_t bytes, Clock::duration time) {

@@ -1,4 +1,4 @@
-// How a rank writes what its peers read: through its caches, or bypassing them.
+// How a rank writes the data that its peers read: through its caches, or bypassing them.
 //
 // If the cores of two ranks share a cache, a line is fastest written and read in that cache. If
 // they do not (other chiplets, other sockets), the line must first be taken back from the core that
@@ -19,7 +19,7 @@
 
 namespace tfmpi {
 
-// kAuto: each rank decides, if that extra is on; otherwise like kCached. kStreamed is for tests.
+// kAuto: each rank decides. kCached: the extra streaming_stores is off. kStreamed: for tests.
 enum class Stores { kAuto = 0, kCached = 1, kStreamed = 2 };
 
 // Compares the times of two consecutive copies of one size. Times are arguments, so tests need no
@@ -36,9 +36,9 @@ class StoreTrials {
   static constexpr int kBetween = 128;  // chunks
 
  private:
-  // Smaller chunks take no longer than the resolution of the clock.
+  // Smaller chunks are written too quickly for the clock's resolution.
   static constexpr size_t kMinBytes = size_t{4} << 10;
-  // Cores that share a cache take less than this factor, others more.
+  // The cores share no cache if a cached copy takes longer than this many streamed copies.
   static constexpr int kTimesSlower = 4;
 
   bool streams_ = false;

@@ -1,9 +1,9 @@
 // A buffer for each rank of a node, in memory that all of them can access, for data that is moved
 // asynchronously, such as by a GPU.
 //
-// Each rank's data is in its own buffer. A reduction leaves this rank's share of the result there,
-// and a rank that needs all of it reads each share from the buffer of the rank that reduced it. So
-// the CPUs reduce in place and copy nothing between buffers.
+// Each rank's data is in its own buffer. A reduction leaves each rank's share of the result in that
+// rank's buffer; a rank that needs all of it reads the shares from there. So the CPUs reduce in
+// place and copy nothing between buffers.
 //
 // Communication thread only; all ranks make the same calls in the same order. After a failure the
 // memory is unusable. The caller must not overwrite a buffer that a peer may still be reading: if
@@ -30,21 +30,21 @@ class NodeBuffers {
     size_t bytes = 0;
     // With several nodes: reduces, in place, over the ranks with this local rank, one per node.
     std::function<Status(char* data, const Reduction& reduction, TimePoint deadline)> between;
-    // For tests, replaces a segment: memory of this size, the same for all ranks of a node, or null
-    // on a rank that cannot have it.
+    // For tests, replaces a segment: returns memory of this size, the same for all ranks of a node,
+    // or null on a rank that cannot have it.
     std::function<char*(size_t bytes)> map;
   };
 
   // Collective over the node, whose collectives must outlive it. If one rank cannot have the
   // memory, no rank of the node gets it: then returns ok, leaves *made null and sets *why, which
-  // must be empty.
+  // must be empty before the call.
   static Status Make(NodeCollectives* node, const Options& options, TimePoint deadline,
                      std::unique_ptr<NodeBuffers>* made, std::string* why);
   ~NodeBuffers();
   NodeBuffers(const NodeBuffers&) = delete;
   NodeBuffers& operator=(const NodeBuffers&) = delete;
 
-  // All buffers, for code that must register them.
+  // All buffers, one after another, for code that must register them.
   char* memory() const { return memory_; }
   size_t bytes() const { return options_.bytes * static_cast<size_t>(ranks()); }
   // The buffer of a rank of the node.
@@ -56,7 +56,6 @@ class NodeBuffers {
   Status Allreduce(size_t offset, const Reduction& reduction, TimePoint deadline);
   // The first element of a rank's share.
   size_t ShareStart(size_t count, int rank) const { return node_->ShareStart(count, rank); }
-  // Returns after all ranks of the node have called it.
   Status Barrier(TimePoint deadline) { return node_->Barrier(deadline); }
 
  private:

@@ -15,7 +15,7 @@ namespace {
 constexpr std::chrono::microseconds kSpin{30};
 // The death of a process notifies no rank: the deadline is checked this often.
 constexpr std::chrono::milliseconds kLongestWait{50};
-// As above, if the ranks continue after deaths.
+// Replaces kLongestWait if the ranks continue after deaths: has_failed_rank_ is checked this often.
 constexpr std::chrono::milliseconds kLongestShrinkWait{5};
 // Bytes that are reduced before they are copied for the peers, so that they are still in the L1
 // cache.
@@ -90,9 +90,9 @@ struct NodeCollectives::Shares {
 
   const NodeCollectives& node;
   size_t count;
-  size_t element;
-  size_t block;
-  size_t per_block;
+  size_t element;    // bytes
+  size_t block;      // bytes
+  size_t per_block;  // elements
   uint64_t chunks;
 };
 
@@ -104,7 +104,7 @@ size_t NodeCollectives::ShareStart(size_t count, int rank) const {
 }
 
 template <typename Counter>
-bool NodeCollectives::AllPeersPast(Counter counter, uint64_t chunks) const {
+bool NodeCollectives::AllPeersReached(Counter counter, uint64_t chunks) const {
   for (int r = 0; r < memory_.ranks(); ++r) {
     if (r != memory_.rank() &&
         (memory_.state(r).*counter).load(std::memory_order_seq_cst) < chunks) {
@@ -122,27 +122,27 @@ Status NodeCollectives::Run(uint64_t chunks, bool reduces, const Put& put, const
                             const Take& take, TimePoint deadline) {
   RankState& mine = memory_.mine();
   uint64_t to_put = 0, to_reduce = reduces ? 0 : chunks, to_take = 0;
-  // A rank that waits inside an operation waits until all are that far, so the last one notifies.
+  // A waiting rank waits until all have reached a count, so only the last to reach it notifies.
   const auto publish = [&](std::atomic<uint64_t> RankState::*counter, uint64_t done) {
     (mine.*counter).store(base_ + done, std::memory_order_seq_cst);
-    if (AllPeersPast(counter, base_ + done)) memory_.NotifyPeers(SleepState::kInside);
+    if (AllPeersReached(counter, base_ + done)) memory_.NotifyPeers(SleepState::kInside);
   };
   SpinWait wait(memory_, SleepState::kInside, kSpin);
-  TimePoint looked = has_failed_rank_ ? Clock::now() : TimePoint();
+  TimePoint last_check = has_failed_rank_ ? Clock::now() : TimePoint();
   while (to_take < chunks) {
     bool moved = false;
     if (to_take < std::min(to_put, to_reduce) &&
-        AllPeersPast(reduces ? &RankState::reduced : &RankState::put, base_ + to_take + 1)) {
+        AllPeersReached(reduces ? &RankState::reduced : &RankState::put, base_ + to_take + 1)) {
       take(to_take, base_ + to_take);
       publish(&RankState::taken, ++to_take);
       moved = true;
-    } else if (to_reduce < to_put && AllPeersPast(&RankState::put, base_ + to_reduce + 1)) {
+    } else if (to_reduce < to_put && AllPeersReached(&RankState::put, base_ + to_reduce + 1)) {
       reduce(to_reduce, base_ + to_reduce);
       publish(&RankState::reduced, ++to_reduce);
       moved = true;
     } else if (to_put < chunks && to_put < to_take + NodeMemory::kSlots &&
                (base_ + to_put < NodeMemory::kSlots ||
-                AllPeersPast(&RankState::taken, base_ + to_put + 1 - NodeMemory::kSlots))) {
+                AllPeersReached(&RankState::taken, base_ + to_put + 1 - NodeMemory::kSlots))) {
       put(to_put, base_ + to_put);
       publish(&RankState::put, ++to_put);
       moved = true;
@@ -156,8 +156,8 @@ Status NodeCollectives::Run(uint64_t chunks, bool reduces, const Put& put, const
                       "an operation inside the node did not end in time: a peer has died or does "
                       "not take part");
       }
-      if (has_failed_rank_ && now >= looked + kLongestShrinkWait) {
-        looked = now;
+      if (has_failed_rank_ && now >= last_check + kLongestShrinkWait) {
+        last_check = now;
         if (has_failed_rank_()) return Status(Code::kUnavailable, "a rank has died");
       }
     }

@@ -1,10 +1,12 @@
-// Collectives between the ranks of one node, through the memory they share.
+// Collectives between the ranks of one node, through the memory they share. A `rank` here is a
+// local rank.
 //
 // A tensor is split into one share per rank and processed in chunks that stay in the caches: every
 // rank puts everything but its own share into its slot, reduces its own share from its memory and
-// the peers' slots, and takes the other shares from theirs. No rank waits for a peer while it can
-// work on another chunk. All calls on the communication thread, by all ranks of the node in the
-// same order; the caller owns all buffers. After a failure the node's memory is unusable.
+// the peers' slots, and takes the other shares, reduced, from the peers' slots. No rank waits for a
+// peer while it can work on another chunk. All calls on the communication thread, by all ranks of
+// the node in the same order; the caller owns all buffers. After a failure the node's memory is
+// unusable.
 
 #ifndef TFMPI_CORE_TRANSPORT_SHM_NODE_COLLECTIVES_H_
 #define TFMPI_CORE_TRANSPORT_SHM_NODE_COLLECTIVES_H_
@@ -31,8 +33,8 @@ class NodeCollectives {
   int rank() const { return memory_.rank(); }
   int ranks() const { return memory_.ranks(); }
 
-  // `in` may equal `out`. Every rank gets the same bits: each element is reduced once, in rank
-  // order.
+  // `in` may equal `out`. Every rank gets the same bits: each element is reduced in rank order, by
+  // one rank or, in a small tensor, by every rank.
   Status Allreduce(const void* in, void* out, const Reduction& reduction, TimePoint deadline);
 
   // The two halves of an allreduce. After the first, only this rank's share of `out` is valid; the
@@ -46,13 +48,11 @@ class NodeCollectives {
   // of all of them into its own data. On return all ranks have done so.
   Status ReduceInPlace(const std::vector<char*>& data, const Reduction& reduction,
                        TimePoint deadline);
-  // Returns after all ranks of the node have called it.
   Status Barrier(TimePoint deadline);
 
   // `bytes[r]` bytes come from the node's rank r; `out` receives them in rank order.
   Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes, TimePoint deadline);
-  // `rows[r]` rows come from the node's rank r; a row must fit into a slot. They are put into the
-  // slots and taken from there.
+  // `rows[r]` rows come from the node's rank r; a row must fit into a slot.
   Status SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes, RowAccess* access,
                          TimePoint deadline);
   Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline);
@@ -67,7 +67,7 @@ class NodeCollectives {
   // Reduces `count` elements of sources_ into `out` and, for the peers, into `slot`.
   void ReduceForAll(const Reduction& reduction, size_t count, char* out, char* slot);
   template <typename Counter>
-  bool AllPeersPast(Counter counter, uint64_t chunks) const;
+  bool AllPeersReached(Counter counter, uint64_t chunks) const;
 
   const NodeMemory memory_;
   uint64_t base_ = 0;  // chunks of all operations so far

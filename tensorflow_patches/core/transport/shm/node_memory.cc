@@ -92,7 +92,7 @@ SpinWait::SpinWait(const NodeMemory& memory, SleepState sleep, Clock::duration s
 bool SpinWait::Pause(Clock::duration limit) {
   constexpr int kPollsPerClockRead = 32;
   if (sleeping_) {
-    FutexWait(&memory_.mine().notifications, heard_, limit);
+    FutexWait(&memory_.mine().notifications, notifications_seen_, limit);
     WakeUp();
     return true;
   }
@@ -103,7 +103,7 @@ bool SpinWait::Pause(Clock::duration limit) {
     if (polls_ == kPollsPerClockRead) spin_until_ = now + spin_;
     if (now < spin_until_) return true;
   }
-  heard_ = memory_.mine().notifications.load(std::memory_order_seq_cst);
+  notifications_seen_ = memory_.mine().notifications.load(std::memory_order_seq_cst);
   memory_.mine().sleep_state.store(sleep_, std::memory_order_seq_cst);
   sleeping_ = true;
   return true;

@@ -1,9 +1,11 @@
-// The memory that the ranks of one node share, and how they wait for each other in it.
+// The memory that the ranks of one node share, and how they wait for each other. A `rank` here is a
+// local rank.
 //
 // Called on the communication thread of the rank it was created for, except for Wake, which any
-// thread may call. The code that maps the memory (core/transport/mpi, or a test) owns it. It is
-// zero before the first rank uses it, and outlives every NodeMemory. Everything in it is addressed
-// by offset, and every word that two ranks access is atomic, so ranks may be processes or threads.
+// thread may call. The code that maps the memory (core/transport/mpi, or a test) owns it. Its first
+// BytesToClear bytes are zero before a rank uses it, and it outlives every NodeMemory. Everything
+// in it is addressed by offset, and every word that two ranks access at a time is atomic, so ranks
+// may be processes or threads.
 
 #ifndef TFMPI_CORE_TRANSPORT_SHM_NODE_MEMORY_H_
 #define TFMPI_CORE_TRANSPORT_SHM_NODE_MEMORY_H_
@@ -27,7 +29,7 @@ struct ControlRing {
   alignas(kCacheLine) std::atomic<uint64_t> read;     // bytes so far, set by the reader
   alignas(kCacheLine) char data[kBytes];
 
-  // Both move what they can without waiting, and return the number of bytes.
+  // Both move as many bytes as they can without waiting, and return how many.
   size_t Write(const char* from, size_t bytes);
   size_t Read(char* to, size_t bytes);
   size_t Readable() const;
@@ -46,7 +48,7 @@ struct RankState {
   alignas(kCacheLine) std::atomic<uint64_t> put;  // chunks whose data is in its slots
   std::atomic<uint64_t> reduced;                  // chunks whose share it has reduced
   std::atomic<uint64_t> taken;  // chunks for which it needs no peer's slot any more
-  // A futex; peers notify it after a change for which its owner sleeps.
+  // A futex on which this rank sleeps; Notify increments it.
   alignas(kCacheLine) std::atomic<uint32_t> notifications;
   std::atomic<SleepState> sleep_state;
   // Used only in the node's first rank: Transport::SharedWord.
@@ -58,14 +60,14 @@ struct RankState {
 
 class NodeMemory {
  public:
-  // How many chunks of one operation a rank may be ahead of its slowest peer.
+  // How many chunks a rank may be ahead of its slowest peer.
   static constexpr size_t kSlots = 4;
 
   // The total size for `ranks` ranks, and how much of its beginning must be zero initially.
   static size_t BytesFor(int ranks);
   static size_t BytesToClear(int ranks) { return ranks * sizeof(RankState); }
 
-  // For rank `rank` of the `ranks` ranks of this node, which can use `cores` cores together.
+  // For one of the node's `ranks` ranks, which can use `cores` cores together.
   NodeMemory(void* memory, int rank, int ranks, int cores);
 
   int rank() const { return rank_; }
@@ -73,17 +75,18 @@ class NodeMemory {
   RankState& state(int rank) const { return states_[rank]; }
   RankState& mine() const { return states_[rank_]; }
   size_t slot_bytes() const { return slot_bytes_; }
-  // Where `rank` keeps its data of the chunk with this number.
+  // Where `rank` puts its data of the chunk with this number, counted over all operations.
   char* slot(int rank, uint64_t chunk) const {
     return slots_ + (rank * kSlots + chunk % kSlots) * slot_bytes_;
   }
 
-  // Call it after a change: wakes ranks that sleep at least this deeply. Waking costs both sides
-  // some microseconds, and the progress inside an operation does not concern ranks that have left
-  // it.
+  // Call it after a change: wakes `rank` if its sleep state is `least` or a later one. Waking costs
+  // both sides some microseconds, and progress inside an operation does not concern ranks that have
+  // left it.
   void Notify(int rank, SleepState least = SleepState::kBetween) const;
   void NotifyPeers(SleepState least) const;
-  // Any thread: ends the sleep of this rank's communication thread, or prevents its next one.
+  // Any thread: ends the sleep of this rank's communication thread, also one that it has announced
+  // (SpinWait::Pause) but not begun.
   void Wake() const { Notify(rank_); }
 
   // There are more ranks than cores: a rank that spins may keep the rank it waits for from running.
@@ -99,21 +102,21 @@ class NodeMemory {
 };
 
 // A wait for a condition that the caller checks between pauses: polls for a while, then sleeps
-// until a peer notifies or `limit` has passed.
+// until this rank is notified or `limit` has passed.
 //
 //   SpinWait wait(memory, SleepState::kInside, spin);
 //   while (!there) wait.Pause(limit);
 class SpinWait {
  public:
-  // Polls for `spin` before it sleeps; not at all if cores are scarce.
+  // Polls for `spin` before it sleeps; not at all if the node is crowded.
   SpinWait(const NodeMemory& memory, SleepState sleep, Clock::duration spin);
   ~SpinWait() { WakeUp(); }
   SpinWait(const SpinWait&) = delete;
   SpinWait& operator=(const SpinWait&) = delete;
 
-  // The first pause that would sleep returns at once: the caller must check once more, since a
-  // change may have come before others could see that it waits. False if hardly any time has
-  // passed.
+  // The first pause that would sleep only announces the sleep and returns: the caller must check
+  // once more, since a change may have come before others could see that it waits. Returns false if
+  // so little time has passed that reading the clock is not worthwhile.
   bool Pause(Clock::duration limit);
   // Something has happened: polls again before the next sleep.
   void Reset();
@@ -127,7 +130,7 @@ class SpinWait {
   TimePoint spin_until_;
   int polls_ = 0;
   bool sleeping_ = false;
-  uint32_t heard_ = 0;
+  uint32_t notifications_seen_ = 0;  // when the sleep was announced
 };
 
 }  // namespace tfmpi

@@ -24,7 +24,7 @@ bool Draw(void* out, size_t bytes) {
   return getrandom(out, bytes, 0) == static_cast<ssize_t>(bytes);
 }
 
-// Includes the key after the memory. Closes the file.
+// Maps `bytes` of memory and the key after it. Closes the file.
 void* Map(int file, size_t bytes, std::string* why) {
   void* const memory =
       mmap(nullptr, bytes + kKeyBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -41,7 +41,7 @@ std::string ReasonToStop(int file, size_t bytes) {
   if (fstat(file, &status) != 0) return Reason("fstat", errno);
   if (status.st_uid != geteuid()) return "the file belongs to another user";
   if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) return "other users may open the file";
-  if (status.st_size != static_cast<off_t>(bytes + kKeyBytes)) return "the file has a wrong size";
+  if (status.st_size != static_cast<off_t>(bytes + kKeyBytes)) return "the file has the wrong size";
   return "";
 }
 

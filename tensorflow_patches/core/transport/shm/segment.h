@@ -1,8 +1,8 @@
 // A segment of POSIX shared memory for the ranks of one node only.
 //
 // Containers may share /dev/shm but have process ids of their own, so a name made from a process id
-// may belong to another job. This name is random, and a rank that attaches checks owner, mode and
-// size, and a key that the creator has stored after the memory. Any thread; no state is kept.
+// may belong to another job. Therefore the name is random, and a rank that attaches checks the
+// file's owner, mode and size, and a key that the creator has stored after the memory. Any thread.
 
 #ifndef TFMPI_CORE_TRANSPORT_SHM_SEGMENT_H_
 #define TFMPI_CORE_TRANSPORT_SHM_SEGMENT_H_
@@ -19,10 +19,10 @@ struct SegmentId {
   uint64_t key[2];
 };
 
-// Identifies where this process's segments are: the host by name, the kernel by its start time,
-// /dev/shm by its device. Processes with equal places can attach each other's segments. No part is
-// sufficient alone: containers of one host share its kernel but not /dev/shm, hosts may have the
-// same name, and virtual machines copied while running have the same start time.
+// Identifies where this process's segments are: the host by its name, the running kernel by its
+// boot id (`start`), /dev/shm by its device. Processes with equal places can attach each other's
+// segments. No part is sufficient alone: containers of one host share its kernel but not /dev/shm,
+// hosts may have the same name, and virtual machines copied while running have the same boot id.
 struct SegmentPlace {
   char host[72];
   char start[40];
@@ -32,7 +32,7 @@ struct SegmentPlace {
 // All bytes are set, so that places can be compared and sent as bytes.
 SegmentPlace PlaceOfSegments();
 
-// Creates `bytes` of memory. On failure it returns null with the reason, and an id for no segment.
+// Creates `bytes` of memory. On failure both return null and set *why; then *id has no name.
 void* CreateSegment(size_t bytes, SegmentId* id, std::string* why);
 void* AttachSegment(const SegmentId& id, size_t bytes, std::string* why);
 // For memory from either function; also accepts null.
