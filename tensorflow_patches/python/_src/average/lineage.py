@@ -18,7 +18,7 @@ _OWN_OF_EACH_RANK = {"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"}
 
 
 def values_of(gradient: Any) -> Any:
-    """The tensor of a gradient; of a sparse gradient, its values."""
+    """The values of a sparse gradient; a dense gradient itself."""
     return getattr(gradient, "values", gradient) if hasattr(gradient, "indices") else gradient
 
 

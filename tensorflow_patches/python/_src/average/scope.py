@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.mpi._src.runtime import c_api, group, threads
 
 _local = threading.local()  # weight, averaged, step, follows, script, shares
-_divided = False
+_divided = False  # see note_divided()
 _rows: set[int] | None = set()  # see own_rows()
 
 
@@ -21,7 +21,7 @@ class _Step(enum.Enum):
 
     OWN = "each rank's own samples"
     REPLICATED = "the same on all ranks"
-    GIVEN = "what the script gave each rank, the same or not"
+    GIVEN = "passed by the script, the same on all ranks or not"
 
 
 def weighted(weight: Any) -> contextlib.AbstractContextManager[None]:
@@ -122,11 +122,12 @@ def does_averaging_follow() -> bool:
 
 
 def duplicates(every_row: bool) -> int:
-    """What an average does with rows of the same index; values of core/reduction/sparse_rows.h: 0
-    sums them, 1 keeps all rows of all ranks, 2 too, but rows that all ranks have only once.
+    """What an average does with rows of the same index: a value of Duplicates in
+    core/reduction/sparse_rows.h.
 
-    Ranks that get the same data, in a loop of the script or by train_on_batch, act as one process.
-    If data is divided, equal rows come from different samples.
+    0 sums them. 1 keeps all rows of all ranks. 2 does so, too, unless all ranks have identical
+    rows, which then occur once: ranks that get the same data, in a loop of the script or by
+    train_on_batch, act as one process. If data is divided, equal rows come from different samples.
     """
     if not every_row:
         return 0
@@ -151,6 +152,7 @@ def own_rows() -> set[int] | None:
 
 
 def is_divided() -> bool:
+    """Whether note_divided() has been called."""
     return _divided
 
 
@@ -160,7 +162,10 @@ def for_the_script() -> contextlib.AbstractContextManager[None]:
 
 
 def capture_scope() -> Any:
-    """Returns for_the_script if this thread is inside it now; for gradients taken later."""
+    """Returns for_the_script if this thread is inside it now, otherwise a context without effect.
+
+    Gradients that are taken later are averaged in the returned context.
+    """
     return for_the_script if getattr(_local, "script", False) else contextlib.nullcontext
 
 
