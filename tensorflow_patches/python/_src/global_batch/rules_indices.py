@@ -38,7 +38,7 @@ def strided_slice(node: Node) -> Dependence:
     taken = sum(one is not None and one is not Ellipsis for one in index)
     if Ellipsis not in index:
         index.append(Ellipsis)
-    before = after = 0  # dimensions
+    before = after = 0  # dimensions of the input and of the output so far
     for one in index:
         if one is Ellipsis:
             if before + rank - taken > dep.axis:
@@ -54,14 +54,14 @@ def strided_slice(node: Node) -> Dependence:
     return UNKNOWN
 
 
-def _sliced_samples(node: Node, dep: Dependence, one: slice) -> Dependence:
-    """The result of a slice along the dimension of samples."""
-    if any(bound.power == "unknown" for bound in (one.start, one.stop, one.step) if bound):
+def _sliced_samples(node: Node, dep: Dependence, cut: slice) -> Dependence:
+    """The result of a slice, with Numbers as bounds, along the dimension of samples."""
+    if any(bound.power == "unknown" for bound in (cut.start, cut.stop, cut.step) if bound):
         return UNKNOWN
-    step = one.step.value
+    step = cut.step.value
     length = dep.outer * node.size * dep.inner
-    end = None if one.stop == length else one.stop
-    start = None if one.start == sizes.ZERO else one.start
+    end = None if cut.stop == length else cut.stop
+    start = None if cut.start == sizes.ZERO else cut.start
     if step == 1 and start is None and end is None:
         return dep.but()
     if dep.is_index or dep.some or step is None or step < 1:
@@ -82,14 +82,14 @@ def _sliced_samples(node: Node, dep: Dependence, one: slice) -> Dependence:
 def _own_sample(node: Node) -> Dependence:
     """x[i] in a loop over the samples."""
     dep, at = node.deps[0], node.deps[1]
-    one = (
+    at_current = (
         at.is_index
         and not at.some
         and at.axis < 0
         and int(node.op.get_attr("shrink_axis_mask")) & 1
     )
     plain = dep.has_rows and dep.axis == 0 and dep.outer == dep.inner == sizes.ONE
-    if one and plain and not dep.is_index and not dep.some:
+    if at_current and plain and not dep.is_index and not dep.some:
         return dep.but(axis=-1)
     return MIXED
 
@@ -190,7 +190,7 @@ def gather_nd(node: Node) -> Dependence:
 
 
 def scatter(node: Node) -> Dependence:
-    """ScatterNd: into rows by their indices, or sums by values of samples."""
+    """ScatterNd: writes samples to rows by their own indices, or sums them by other indices."""
     indices, updates = node.deps[:2]
     if not indices.has_rows or indices.axis:
         return MIXED
@@ -276,7 +276,7 @@ def where(node: Node) -> Dependence:
 
 
 def _mask_key(node: Node, mask: Any, depth: int = 3) -> Any:
-    """A key of the ops that compute a mask: scripts may compute the same mask several times."""
+    """A key made from the ops that compute a mask, as scripts may compute a mask several times."""
     while mask.op.type in ("Identity", "Reshape", "Squeeze"):
         mask = mask.op.inputs[0]
     op = mask.op
@@ -317,7 +317,7 @@ def select(node: Node) -> Dependence:
 
 
 def _compares_size_with_1(node: Node) -> bool:
-    """Whether the condition is that there are several samples, as in vectorized loops."""
+    """Whether the condition is that there is more than one sample, as in vectorized loops."""
     op = node.inputs[0].op
     if op.type != "Greater":
         return False
