@@ -278,8 +278,8 @@ def _slices_in_graph(
 def _of_unknown_length(slices: Any) -> list[Any]:
     """Values and indices, with a number of rows that neither TensorFlow nor Grappler can infer.
 
-    An average returns another number of rows than it receives. Both would infer that the numbers
-    are equal and fold them into constants, even through PlaceholderWithDefault.
+    An average returns another number of rows than it receives. They would infer that the numbers
+    are equal, and fold them into constants, even through PlaceholderWithDefault.
     """
     zero = carrier.opaque_zero(tf.int32)  # these slices copy nothing
     return [slices.values[zero:], slices.indices[zero:]]

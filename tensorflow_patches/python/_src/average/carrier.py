@@ -27,14 +27,17 @@ _KEEP = "_grappler_do_not_remove"
 def marked_identity(
     tensors: list[Any], names: list[str], label: str, weight: Any, **more: Any
 ) -> list[Any]:
-    """An op's averages of `tensors`. `more`: further attributes, each as fields of an AttrValue."""
+    """The averages of `tensors`, made by a new op. `more`: further attributes, as for `mark`."""
     outputs = tf.identity_n([*tensors, weight], name="mpi_average")
     mark(outputs[0].op, names, label, **more)
     return list(outputs[:-1])
 
 
 def mark(op: Any, names: list[str], label: str, **more: Any) -> None:
-    """Turns an IdentityN whose last input is a weight into an average. See marked_identity."""
+    """Turns an IdentityN whose last input is a weight into an average.
+
+    `more`: further attributes by name, each as the fields of an AttrValue.
+    """
     encoded = [name.encode() for name in names]
     attributes = {LABEL: {"s": label.encode()}, NAMES: {"list": {"s": encoded}}, **more}
     _set(op, {_KEEP: {"b": True}, **attributes})

@@ -62,7 +62,6 @@ def average_in_one_call(
 
 
 def _sparse_attributes(rows: list[int | None], duplicates: int) -> dict[str, Any]:
-    """The attributes of an average of sparse gradients."""
     return {carrier.ROWS: {"list": {"i": rows}}, carrier.DUPLICATES: {"i": duplicates}}
 
 
@@ -123,7 +122,7 @@ def _padded(slices: Any) -> list[Any]:
 
 
 def table_rows(slices: Any) -> int:
-    """The first dimension of the dense gradient; -1 if it is not static, as then on all ranks."""
+    """The first dimension of the dense gradient; -1, on all ranks, if it is not static."""
     if slices.dense_shape is None:
         return -1
     shape = tf.get_static_value(tf.convert_to_tensor(slices.dense_shape))

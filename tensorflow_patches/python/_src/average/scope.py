@@ -40,7 +40,6 @@ def shares() -> contextlib.AbstractContextManager[None]:
 
 
 def is_inside_shares() -> bool:
-    """Whether this thread is inside `shares()`."""
     return bool(getattr(_local, "shares", False))
 
 
@@ -92,17 +91,14 @@ def on_script_data() -> contextlib.AbstractContextManager[None]:
 
 
 def is_in_step() -> bool:
-    """Whether this thread is in a step of Keras."""
     return getattr(_local, "step", None) is not None
 
 
 def is_on_part() -> bool:
-    """Whether this thread is inside `on_part()`."""
     return getattr(_local, "step", None) is _Step.OWN
 
 
 def is_replicated_step() -> bool:
-    """Whether this thread is inside `replicated_step()`."""
     return getattr(_local, "step", None) is _Step.REPLICATED
 
 
@@ -117,7 +113,6 @@ def averaging_follows() -> contextlib.AbstractContextManager[None]:
 
 
 def does_averaging_follow() -> bool:
-    """Whether this thread is inside `averaging_follows()`."""
     return bool(getattr(_local, "follows", False))
 
 
@@ -152,7 +147,6 @@ def own_rows() -> set[int] | None:
 
 
 def is_divided() -> bool:
-    """Whether note_divided() has been called."""
     return _divided
 
 
@@ -195,5 +189,4 @@ def already_averaged() -> Iterator[None]:
 
 
 def is_inside_already_averaged() -> bool:
-    """Whether this thread is inside `already_averaged()`."""
     return bool(getattr(_local, "averaged", False))

@@ -9,7 +9,7 @@ that of one process only if the gradients were averaged where they were taken. S
   unchanged takes the input of the IdentityN and averages in its own way. A gradient that reaches no
   update is never averaged.
 - In eager code it is unknown what happens to a gradient later. It is averaged at once if the ranks
-  see different data: in a step of Keras, and in a loop whose data is divided, unless the script
+  see different data: in a step of Keras, and in a loop whose data differ by rank, unless the script
   called a collective before it first took a gradient, because then it averages by itself.
 
 Gradients of tensors, and in eager code gradients inside another tape, are left alone. Variables
@@ -231,7 +231,7 @@ def _are_same_rows(gradient: Any) -> bool:
     if not _averages_seen or not hasattr(gradient, "indices") or not tf.executing_eagerly():
         return False
     if scope.is_replicated_step():
-        return False  # rows are averaged like dense gradients; twice changes nothing
+        return False  # rows are averaged like dense gradients
     parts = [np.asarray(part) for part in (gradient.values, gradient.indices)]
     digests = [control_plane.digest(part) for part in parts]
     everyone = control_plane.headers(f"rows {next(_rows_compared)}", digests)

@@ -193,7 +193,6 @@ class Part:
         return mean
 
     def is_updating(self, metric: Any) -> bool:
-        """Whether this is inside `updating(metric)`."""
         return id(metric) in self._updating
 
     @contextlib.contextmanager

@@ -149,7 +149,7 @@ class Analysis:
         return found
 
     def why(self, tensor: Any) -> Any:
-        """The op that makes `tensor` depend on several samples, or that cannot be analyzed.
+        """The first op on the way to `tensor` that combines several samples or cannot be analyzed.
 
         If that op calls a function, a branch or a loop, it is an op in there. None if `tensor` does
         not depend on such an op.

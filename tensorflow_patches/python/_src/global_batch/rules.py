@@ -76,7 +76,7 @@ _CONVOLUTIONS = {  # indices of the kernel and of the samples
 _KERNEL_GRADIENTS = """
 Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter
 """.split()
-# Ops on the last dimensions, by their number.
+# By the number of last dimensions on which the ops work.
 _INNER = {
     1: "BatchFFT FFT IFFT RFFT IRFFT MatrixDiag MatrixDiagV2 MatrixDiagV3 NthElement".split(),
     2: """

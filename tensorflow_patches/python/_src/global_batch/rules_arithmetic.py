@@ -48,7 +48,6 @@ def aligned(node: Node) -> Dependence:
 
 
 def elementwise(node: Node) -> Dependence:
-    """Any elementwise op."""
     deps = node.deps
     bases = {one.base for one in deps}
     if bases <= {Kind.CONST, Kind.SIZE}:

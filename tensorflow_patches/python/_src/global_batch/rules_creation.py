@@ -22,12 +22,12 @@ def tile_any(node: Node) -> Dependence:
 
 def _spread(node: Node, after: list[Number], before: list[Number]) -> Dependence:
     """A constant of shape `before`, broadcast to `after`."""
-    found = [axis for axis, size in enumerate(after) if size.power]
-    if not found:
+    of_samples = [axis for axis, size in enumerate(after) if size.power]
+    if not of_samples:
         return CONST if all(size.power == 0 for size in after) else UNKNOWN
-    if len(found) > 1:
+    if len(of_samples) > 1:
         return MIXED
-    (axis,) = found
+    (axis,) = of_samples
     lead = len(after) - len(before)
     own = before[axis - lead] if axis >= lead else sizes.ONE
     inner = after[axis] / node.size
@@ -68,7 +68,7 @@ def drawn(node: Node) -> Dependence:
 
 
 def fill(node: Node) -> Dependence:
-    """Numbers in a shape that may depend on the number of samples: equal ones or drawn ones."""
+    """Numbers, filled in or drawn, in a shape that may depend on the number of samples."""
     dep = node.deps[0]
     values = node.deps[1:]
     if dep.base is Kind.CONST and not dep.power:

@@ -133,7 +133,7 @@ def slice_(node: Node) -> Dependence:
 
 def gather(node: Node) -> Dependence:
     params, indices = node.deps[:2]
-    rank, batch = node.rank(0), node.op.get_attr("batch_dims")
+    rank, batch_dims = node.rank(0), node.op.get_attr("batch_dims")
     axis = node.axis(2, rank) if node.type == "GatherV2" else 0
     ranks = (rank, node.rank(1))
     if axis is None or None in ranks or rank is None:
@@ -146,7 +146,7 @@ def gather(node: Node) -> Dependence:
         if axis == params.axis:
             return MIXED  # constant indices select samples
         return params.but(
-            axis=params.axis + (0 if params.axis < axis else (ranks[1] or 0) - 1 - batch)
+            axis=params.axis + (0 if params.axis < axis else (ranks[1] or 0) - 1 - batch_dims)
         )
     if indices.is_index and not indices.power:
         return _own_rows(params, indices, axis)
@@ -155,11 +155,13 @@ def gather(node: Node) -> Dependence:
     if not params.has_rows:
         if not params.is_const:
             return MIXED
-        i = indices.axis if indices.axis < batch else axis + indices.axis - batch
-        return UNKNOWN if indices.axis < batch else indices.but(axis=i, same=False)
+        if indices.axis < batch_dims:
+            return UNKNOWN
+        return indices.but(axis=axis + indices.axis - batch_dims, same=False)
     if params.axis < 0 and indices.axis < 0:
         return params.but(same=False)
-    if params.axis == indices.axis < batch and common_layout(params, indices) and params.is_plain:
+    same_dim = params.axis == indices.axis < batch_dims
+    if same_dim and common_layout(params, indices) and params.is_plain:
         return params.but(same=False)
     return MIXED
 

@@ -57,7 +57,7 @@ def contracted(node: Node, terms: Sequence[str], result: str) -> Dependence:
     return how.but(over=over)
 
 
-_LABELS = "abcdefghijklmnopqrstuvw"
+_LABELS = "abcdefghijklmnopqrstuvw"  # of dimensions; x, y and z are those of the matrices
 
 
 def matmul(node: Node) -> Dependence:
@@ -177,7 +177,6 @@ def along_last_dim(node: Node) -> Dependence:
 
 
 def arg_max(node: Node) -> Dependence:
-    """ArgMax and ArgMin."""
     dep, rank = node.deps[0], node.rank(0)
     axis = node.axis(1, rank)
     if not dep.has_rows or not dep.is_plain:

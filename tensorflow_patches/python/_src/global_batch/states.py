@@ -84,7 +84,8 @@ def batch_norms(model: Any) -> list[Any]:
 
 
 def _moving_averages(model: Any) -> list[Any]:
-    """Of batch norms; in eager code the only state that is known to depend on samples."""
+    """The moving averages of batch norms, the only state that is known to depend on samples in
+    eager code."""
     return [
         variable
         for layer in batch_norms(model)
@@ -166,7 +167,7 @@ def _leads_to(tensor: Any, leaves: set[Any]) -> bool:
         if op.type in _READS or op.type.startswith("TfMpi") or carrier.averaged_names(op):
             continue
         sources = op.inputs
-        if op.type == "IdentityN":  # a custom gradient's has the function's inputs, too
+        if op.type == "IdentityN":  # a custom gradient's op also passes the function's inputs
             sources = [op.inputs[tensor.value_index]]
         for source in sources:
             if kinds.key(source) not in seen:

@@ -48,7 +48,6 @@ def variable_starts(variable: Any) -> None:
 
 
 def _live_variables() -> list[Any]:
-    """The existing eager variables, in creation order."""
     with _lock:
         return list(_variables.values())
 
