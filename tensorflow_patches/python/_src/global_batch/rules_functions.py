@@ -67,6 +67,7 @@ def looped(node: Node) -> list[Dependence]:
     inner = node.analysis.inside(node.op, body, before)
     if inner is None:
         return [UNKNOWN] * len(before)
+    # Whether the body returns a loop variable unchanged.
     kept = [_is_same(end, start) for start, end in zip(inner.graph.inputs, inner.graph.outputs)]
     current = [dep if same else dep.but(zero=dep.zero) for dep, same in zip(before, kept)]
     counters = {

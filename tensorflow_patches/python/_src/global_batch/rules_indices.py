@@ -35,21 +35,21 @@ def strided_slice(node: Node) -> Dependence:
     unknown = sizes.array([sizes.symbol("?", "bound")] * count)
     begin, end, strides = (unknown if one is None else one for one in bounds)
     index = sizes.strided(node.op, begin, end, strides)
-    taken = sum(one is not None and one is not Ellipsis for one in index)
+    indexed = sum(item is not None and item is not Ellipsis for item in index)
     if Ellipsis not in index:
         index.append(Ellipsis)
     before = after = 0  # dimensions of the input and of the output so far
-    for one in index:
-        if one is Ellipsis:
-            if before + rank - taken > dep.axis:
+    for item in index:
+        if item is Ellipsis:
+            if before + rank - indexed > dep.axis:
                 return dep.but(axis=after + dep.axis - before)
-            before, after = before + rank - taken, after + rank - taken
-        elif one is None:
+            before, after = before + rank - indexed, after + rank - indexed
+        elif item is None:
             after += 1
         elif before < dep.axis:
-            before, after = before + 1, after + isinstance(one, slice)
+            before, after = before + 1, after + isinstance(item, slice)
         else:
-            kept = _sliced_samples(node, dep, one) if isinstance(one, slice) else MIXED
+            kept = _sliced_samples(node, dep, item) if isinstance(item, slice) else MIXED
             return kept.but(axis=after) if kept.has_rows else kept
     return UNKNOWN
 
@@ -71,7 +71,7 @@ def _sliced_samples(node: Node, dep: Dependence, cut: slice) -> Dependence:
     blocks = ((end or length) - (start or sizes.ZERO)) / block
     if step == 1 and first.value is not None and blocks.value and dep.outer.value:
         inside = 0 <= first.value and first.value + blocks.value <= dep.outer.value
-        return dep.but(outer=blocks) if inside else MIXED
+        return dep.but(outer=blocks) if inside else MIXED  # some of the runs over all samples
     offset = 0 if start is None else start.value
     each = dep.inner / sizes.number(step)
     if each.is_whole and offset is not None and 0 <= offset < step and end is None:
@@ -105,14 +105,14 @@ def unsliced(node: Node) -> Dependence:
     if count is None or any(one is None for one in bounds):
         return UNKNOWN
     before = after = 0
-    for one in sizes.strided(node.op, *bounds):
-        if one is Ellipsis:
+    for item in sizes.strided(node.op, *bounds):
+        if item is Ellipsis:
             return UNKNOWN
-        if after == dep.axis and isinstance(one, slice):
-            full = one.start is None and one.stop is None and one.step == sizes.ONE
+        if after == dep.axis and isinstance(item, slice):
+            full = item.start is None and item.stop is None and item.step == sizes.ONE
             return dep.but(axis=before, same=False) if full else MIXED
-        before += one is not None
-        after += not isinstance(one, Number)
+        before += item is not None
+        after += not isinstance(item, Number)
     return dep.but(axis=before + dep.axis - after, same=False)
 
 
