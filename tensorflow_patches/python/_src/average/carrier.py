@@ -27,17 +27,14 @@ _KEEP = "_grappler_do_not_remove"
 def marked_identity(
     tensors: list[Any], names: list[str], label: str, weight: Any, **more: Any
 ) -> list[Any]:
-    """The averages of `tensors`, made by a new op. `more`: further attributes, as for `mark`."""
+    """The averages of `tensors`, made by a new op. `more`: attributes as fields of AttrValues."""
     outputs = tf.identity_n([*tensors, weight], name="mpi_average")
     mark(outputs[0].op, names, label, **more)
     return list(outputs[:-1])
 
 
 def mark(op: Any, names: list[str], label: str, **more: Any) -> None:
-    """Turns an IdentityN whose last input is a weight into an average.
-
-    `more`: further attributes by name, each as the fields of an AttrValue.
-    """
+    """Turns an IdentityN whose last input is a weight into an average. See marked_identity."""
     encoded = [name.encode() for name in names]
     attributes = {LABEL: {"s": label.encode()}, NAMES: {"list": {"s": encoded}}, **more}
     _set(op, {_KEEP: {"b": True}, **attributes})
@@ -83,10 +80,9 @@ def numbered(label: str, number: int) -> str:
 
 
 def count_in_graph(graph: Any, label: str) -> int:
-    """Counts one more average of `label` in the function to which `graph` belongs; the new count.
+    """Counts one more average of `label` in `graph`'s function, with its branches and loops.
 
-    The function's branches and loops count as parts of it. Enclosing functions do not count:
-    whether both are traced together may differ by rank.
+    Enclosing functions do not count: whether both are traced together may differ by rank.
     """
     from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 

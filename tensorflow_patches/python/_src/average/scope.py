@@ -156,10 +156,7 @@ def for_the_script() -> contextlib.AbstractContextManager[None]:
 
 
 def capture_scope() -> Any:
-    """Returns for_the_script if this thread is inside it now, otherwise a context without effect.
-
-    Gradients that are taken later are averaged in the returned context.
-    """
+    """The scope for gradients taken later: for_the_script, if this thread is inside it now."""
     return for_the_script if getattr(_local, "script", False) else contextlib.nullcontext
 
 

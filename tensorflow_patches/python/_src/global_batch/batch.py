@@ -101,7 +101,6 @@ class Part:
         return location(self.analysis.why(tensor)) if is_symbolic(tensor) else ""
 
     def is_count(self, tensor: Any) -> bool:
-        """Whether `tensor` is the number of samples, times a constant."""
         return is_symbolic(tensor) and self.analysis.dependence(tensor).is_count
 
     @property

@@ -81,7 +81,6 @@ class Analysis:
         self._parent: Analysis | None = None
 
     def note(self, tensor: Any, kind: Kind) -> None:
-        """Declares the kind of `tensor`."""
         self._dependences[key(tensor)] = OF_KIND[kind]
 
     def kind(self, tensor: Any) -> Kind:
@@ -136,8 +135,7 @@ class Analysis:
         self._captures[id(graph)] = len(captures)
 
     def inside(self, op: Any, name: str, deps: Sequence[Dependence]) -> Inside | None:
-        """An analysis of the function that `op` calls with inputs of these dependences; None if the
-        function is unknown."""
+        """The analysis of a function that `op` calls, for inputs with `deps`; None if unknown."""
         graph = _graph_of(op.graph, name)
         if graph is None or len(graph.inputs) != len(deps):
             return None
@@ -231,8 +229,7 @@ class Analysis:
         return False
 
     def outside(self, placeholder: Any) -> Any:
-        """(analysis, tensor): the tensor whose value a placeholder has, and the analysis of its
-        graph; None for an outermost input."""
+        """(analysis, tensor) for which a placeholder stands; None for an outermost input."""
         pairs = getattr(placeholder.graph, "captures", ())
         found = next((outside for outside, inside in pairs if inside is placeholder), None)
         return (self, found) if hasattr(found, "op") else None

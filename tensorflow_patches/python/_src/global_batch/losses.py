@@ -150,8 +150,7 @@ def _reduction(loss: Any) -> str:
 
 
 def _divisor(loss: Any, given: _Given, dtype: Any) -> Any:
-    """The sum of weights or of the mask by which Keras divides; None if it divides by the number of
-    samples, or not at all."""
+    """The sum of weights or of the mask by which Keras divides; None if it divides by neither."""
     weights, mask = given.arguments[2], given.mask
     if _reduction(loss) == "mean_with_sample_weight":
         return _weights(weights, mask, dtype)

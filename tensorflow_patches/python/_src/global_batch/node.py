@@ -64,7 +64,6 @@ class Node:
         return None if not ints or len(ints) > 1 or not rank else ints[0] % rank
 
     def dims(self, i: int) -> list[Number] | None:
-        """The shape of an input."""
         return self.dims_of(self.inputs[i], self.deps[i])
 
     def dims_of(self, tensor: Any, dep: Dependence) -> list[Number] | None:

@@ -299,8 +299,7 @@ def _identity(item: Any) -> Any:
 
 
 def _layers_and_tracked(model: Any) -> list[Any]:
-    """The model's layers and the objects that they track, such as tf_keras's generators, which
-    count traces for their seeds."""
+    """The model's layers and the objects that they track; tf_keras's generators count traces."""
     from tensorflow.python.trackable import base
 
     layers = list(model._flatten_layers(include_self=False))
@@ -338,7 +337,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _judge_outputs(step: Step, part: batch.Part, findings: Findings, outputs: Any) -> None:
-    """Analyzes the values that the step returns."""
     if step.call == "predict":
         for one in tf.nest.flatten(outputs):
             if isinstance(one, tf.Tensor) and part.kind(one) not in {*ROWS, Kind.CONST}:
@@ -475,7 +473,6 @@ def _row(
 
 
 def _warn_of_restored_draw(step: Step, op: str) -> None:
-    """Warns that a draw inside a restored function differs from one process's."""
     log.once(
         f"{step.call}() of model '{step.model.name}': {op} draws random numbers for samples in a "
         "function that was restored from a file, so every rank draws the same numbers for its "

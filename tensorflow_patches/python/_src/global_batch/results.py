@@ -101,8 +101,7 @@ def note_result(part: Part, metric: Any, result: Any) -> None:
 
 
 def _note_last_results(model: Any, part: Part) -> None:
-    """Records the results of tf_keras's metrics, which return a copy of their class's result and
-    keep the copy."""
+    """Records what tf_keras's metrics return: a copy, which they keep, of their class's result."""
     for metric in model.metrics:
         result = getattr(metric, "_call_result", None)
         if result is not None:

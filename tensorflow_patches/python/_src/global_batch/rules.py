@@ -132,7 +132,6 @@ def is_drawn(op: Any) -> bool:
 
 
 def of_node(node: Node) -> Dependence:
-    """The dependence of the node's output."""
     name, deps = node.type, node.deps
     if name in _SOURCES:
         return _constant(node)

@@ -203,8 +203,7 @@ def reciprocal(node: Node) -> Dependence:
 
 
 def _static_power(node: Node) -> int:
-    """The power of the number of samples in a constant divisor: 1 if it equals the static number of
-    samples or of summed elements, otherwise 0."""
+    """1 if the divisor, a constant, may be the static number of samples; otherwise 0."""
     numbers = node.numbers(1)
     if numbers is None:
         value = _evaluated(node.inputs[1])

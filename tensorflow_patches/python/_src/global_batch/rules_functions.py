@@ -26,7 +26,6 @@ LOOPS = {"While", "StatelessWhile"}
 
 
 def called(node: Node) -> list[Dependence]:
-    """The dependences of all outputs of a call."""
     inner = node.analysis.inside(node.op, node.op.get_attr("f").name, node.deps)
     return [UNKNOWN] * len(node.op.outputs) if inner is None else inner.results()
 
@@ -213,7 +212,6 @@ def length(node: Node) -> Dependence:
 
 
 def concatenated(node: Node) -> Dependence:
-    """TensorListConcat: the elements concatenated."""
     dep = node.deps[0]
     if not dep.has_rows or dep.axis > 0:
         return dep.but()

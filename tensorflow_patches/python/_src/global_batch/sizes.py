@@ -100,8 +100,8 @@ def number(value: Any) -> Number:
 
 
 def symbol(kind: str, name: str) -> Number:
-    """A symbol of a kind ("N", "#" or "?", as in Number), or one that is the same for a part and
-    for the whole batch ("")."""
+    """A symbol of the kind "N", "#" or "?" of Number; kind "": the same for a part and the whole
+    batch."""
     return Number(Fraction(1), ((f"{kind or '='}{name}", 1),))
 
 

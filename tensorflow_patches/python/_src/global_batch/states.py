@@ -84,8 +84,7 @@ def batch_norms(model: Any) -> list[Any]:
 
 
 def _moving_averages(model: Any) -> list[Any]:
-    """The moving averages of batch norms, the only state that is known to depend on samples in
-    eager code."""
+    """Batch norms' moving averages: in eager code, the only state known to depend on samples."""
     return [
         variable
         for layer in batch_norms(model)

@@ -27,10 +27,8 @@ _users: dict[str, list[weakref.ref[Any]]] = collections.defaultdict(list)
 
 
 def number_of_user(label: str, user: Any) -> int:
-    """The number, from 1, of an optimizer among those that average gradients under `label`.
-
-    They are numbered in the order in which the program first uses them, the same on all ranks.
-    """
+    """The number, from 1, of an optimizer among those that average gradients under `label`, in the
+    order in which the program first uses them, which is the same on all ranks."""
     with _users_lock:
         users = _users[label]
         index = next((i for i, one in enumerate(users) if one() is user), len(users))

@@ -89,8 +89,7 @@ def is_random_state(name: str) -> bool:
 
 
 def _synchronizable_dtype(handle: Any) -> Any:
-    """The dtype of a variable that may be synchronized; None for random states and for resources
-    that are not numeric variables."""
+    """The dtype of a variable to synchronize; None for all others, such as random states."""
     data = getattr(handle, "_handle_data", None)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
         return None
@@ -110,10 +109,7 @@ def is_uninitialized(handle: Any) -> bool:
 
 
 def state_of(handle: Any, role: str) -> State | None:
-    """The State of a variable; None if it may not be synchronized or has no value yet.
-
-    `role`: "trained" or "other"; variables of different roles are not matched.
-    """
+    """The State of a variable; None without a value to synchronize. `role`: part of its key."""
     dtype = _synchronizable_dtype(handle)
     if dtype is None or is_uninitialized(handle):
         return None
