@@ -109,7 +109,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "check",
         "replicas that diverge are not detected",
-        "        if (hashes[:, place] != hashes[0, place]).any():\n",
+        "        if (hashes[:, index] != hashes[0, index]).any():\n",
         "        if False:\n",
         ("test_replicas.py",),
     ),

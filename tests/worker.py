@@ -131,7 +131,7 @@ class _State:
 
 
 # Counters of the product for a script, in addition to its flags.
-_COUNTS = ("_eager_steps", "_caught_up")
+_COUNTS = ("_eager_steps", "_script_syncs")
 
 
 def _ours() -> list[Any]:

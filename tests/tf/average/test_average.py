@@ -88,7 +88,7 @@ def test_errors_name_the_tensor(ranks):
         "integers": integers,
         "integers in a function": integers,
         "sparse": ["TypeError", "'tensor 0' of the average 'errors' is sparse"],
-        "names": ["ValueError", "'errors' averages 1 tensors under 0 names"],
+        "names": ["ValueError", "'errors' needs one name for each tensor; tensors: 1, names: 0"],
         "weight": ["InvalidArgumentError", "weight of 'tensor 0 (errors)'", "is -1"],
         "none": ["ok"],
         "no names": ["InvalidArgumentError", "an average op lacks its attributes"],

@@ -201,7 +201,7 @@ def test_a_gradient_that_is_not_an_average_is_named(gradients, monkeypatch):
     monkeypatch.setattr(gradients.batch, "current", lambda: part)
     assert gradients.intercept_in_trace([None, (Tensor(), "kernel")])
     (why,) = found.whys
-    assert (why.what, why.op) == ("a gradient that its optimizer is given", "Mean in train.py:8")
+    assert (why.what, why.op) == ("a gradient that the optimizer receives", "Mean in train.py:8")
 
 
 def test_a_gradient_of_something_else_than_a_mean_is_logged(gradients, monkeypatch, tensorflow):

@@ -200,7 +200,7 @@ def test_a_variable_that_differs_on_a_rank_is_named(monkeypatch):
     text = check._message(replicas, 0, gathered, lambda: [mine])
     assert text.startswith("rank 1/2 (or rank 0: there is no majority): the variable 'kernel' ")
     assert "differs from rank 0: element [1] is 3.0 on rank 1, and 2.0 on rank 0" in text
-    assert "The ranks last agreed on it before step 4" in text
+    assert "The checks up to step 4 of these variables found no difference" in text
 
 
 def test_a_layer_that_normalizes_by_a_part_is_reported(fit, monkeypatch):

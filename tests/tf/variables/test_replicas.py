@@ -29,7 +29,7 @@ def test_a_flipped_bit_is_found_and_named(ranks, case):
     (text,) = said
     assert text.startswith(f"rank 2/3: the variable '{CASES[case]}"), text
     assert "differs from ranks 0 and 1: element [1, 1] is " in text
-    assert "last agreed on it before step 4 " in text
+    assert "The checks up to step 4 of these variables found no difference" in text
     assert {rank[case]["step"] for rank in ranks} == {9}
 
 

@@ -1,7 +1,8 @@
 """Apply ops: TensorFlow's optimizer ops, whose kernels average their gradient.
 
-If the gradient was computed from averages, Python marks the op when it is created, and the kernel
-only updates (glue/kernels/apply_kernel.h). In eager code already_averaged() does that.
+In a graph, Python marks an op when it is created if its gradient was computed from averages; the
+kernel then only updates (glue/kernels/apply_kernel.h). In eager code scope.already_averaged() tells
+the kernel.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from tensorflow.mpi._src.average import lineage, scope, script_gradients
 from tensorflow.mpi._src.runtime import group, hooks
 from tensorflow.mpi._src.variables import naming
 
-_AVERAGED = "_tf_mpi_averaged"  # an Apply op's; glue/kernels/apply_kernel.h
-_STATES = "_tf_mpi_states"  # ... the keys of what it updates; glue/variables/initial_broadcast.h
+# Attributes of a marked op.
+_AVERAGED = "_tf_mpi_averaged"  # true; see glue/kernels/apply_kernel.h
+_STATES = "_tf_mpi_states"  # keys of its variable and slots; see glue/variables/initial_broadcast.h
 
-created = 0  # Apply ops in graphs; written under _lock
+created = 0  # the number of Apply ops created in graphs; written under _lock
 _lock = threading.Lock()
 
 
 def apply_op_created(graph: Any, op: Any) -> None:
     """See hooks.apply_op_created.
 
-    Declares its variable, so that variables are numbered in program order. Numbers the second and
-    further Apply ops of one kind on one variable in one graph. Marks ops whose gradient is already
-    an average.
+    Declares the op's variable, so that variables are numbered in program order. Numbers the second
+    and further Apply ops of one kind on one variable in one graph. Marks the op if its gradient is
+    already an average.
     """
     global created
     with _lock:
@@ -34,20 +36,19 @@ def apply_op_created(graph: Any, op: Any) -> None:
     naming.apply_op_created(graph, op)
     if group.size == 1:
         return
-    name, sparse = hooks.apply_ops[op.type]
+    gradient_name, sparse = hooks.apply_ops[op.type]
     inputs = dict(zip((argument.name for argument in op.op_def.input_arg), op.inputs, strict=True))
     # In a replicated step the indices are the same on all ranks, too.
     with_indices = sparse and not scope.is_replicated_step()
-    gradient = [inputs[name], inputs["indices"]] if with_indices else [inputs[name]]
+    gradient = inputs[gradient_name]
+    parts = [gradient, inputs["indices"]] if with_indices else [gradient]
     if not scope.is_inside_already_averaged():
         # The kernel weights all ranks the same; in a weighted step Python makes the average.
-        take = (
-            script_gradients.resolve
-            if scope.current_weight() is None
-            else script_gradients.average_at_its_source
-        )
-        take(inputs[name])
-        if not all(map(lineage.is_averaged, gradient)):
+        if scope.current_weight() is None:
+            script_gradients.resolve(gradient)
+        else:
+            script_gradients.average_at_its_source(gradient)
+        if not all(map(lineage.is_averaged, parts)):
             return
     _mark(op)
 

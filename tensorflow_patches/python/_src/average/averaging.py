@@ -31,9 +31,9 @@ def average(
     Args:
       tensors: dense tensors or variables of floating or complex dtypes; the same number, dtypes and
         shapes on all ranks.
-      names: one per tensor, the same on all ranks: they name a tensor in errors.
+      names: one per tensor, the same on all ranks; errors contain them.
       label: a name for the operation. Name and label together must be unique among concurrent
-        averages. In one graph the second and further average of a label are numbered.
+        averages. In one graph the second and further averages of a label are numbered.
       weight: float32 scalar tensor, not negative; None is 1. Its mean over ranks should be 1. A
         rank with weight 0 contributes zeros, even if its tensors contain NaN.
 
@@ -47,7 +47,10 @@ def average(
       tensorflow.mpi.allreduce.
     """
     if len(tensors) != len(names):
-        raise ValueError(f"'{label}' averages {len(tensors)} tensors under {len(names)} names")
+        raise ValueError(
+            f"'{label}' needs one name for each tensor; tensors: {len(tensors)}, names: "
+            f"{len(names)}"
+        )
     for tensor, name in zip(tensors, names, strict=True):
         if isinstance(tensor, tf.IndexedSlices):
             raise TypeError(f"'{name}' of the average '{label}' is sparse; it must be dense")
@@ -65,12 +68,15 @@ def average(
 def average_of_upstream(
     upstream: Sequence[Any], names: Sequence[str], label: str, weight: Any
 ) -> list[Any]:
-    """The gradient of an average that was weighted with `weight`."""
+    """The weighted averages of `upstream`, the gradients of results that are the same on all ranks.
+
+    Inside scope.shares() these are shares of a sum; the result is this rank's share of the sums.
+    """
     if weight is None or not scope.is_inside_shares():
         return average(upstream, names, label, weight)
     with scope.weighted(weight):
-        share, to_sum = scope.share(), scope.gradient_weight()
-    sums = average(upstream, names, label, to_sum)
+        share, weight_for_sum = scope.share(), scope.gradient_weight()
+    sums = average(upstream, names, label, weight_for_sum)
     return [one * tf.cast(share, one.dtype) for one in sums]
 
 
@@ -119,7 +125,7 @@ def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> 
 
 
 def buckets(tensors: list[Any]) -> list[list[int]]:
-    """Groups of indices of tensors that one op averages, from the last tensor to the first.
+    """Groups of indices, from the last tensor to the first; one op averages the tensors of a group.
 
     The last gradients are computed first, so they are sent while the others are computed, and are
     still in the processor's cache. A large tensor has its own op.
@@ -142,7 +148,7 @@ def buckets(tensors: list[Any]) -> list[list[int]]:
 
 
 def _bytes(tensor: Any) -> int:
-    """0 if unknown."""
+    """The size of a tensor; 0 if unknown."""
     return (tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
 
 
@@ -157,10 +163,10 @@ def average_slices(
       slices: tf.IndexedSlices, values [n, ...] of a floating or complex dtype, indices [n] int32 or
         int64, with duplicates. n may differ by rank, and be 0. `dense_shape`, if known, must be the
         same on all ranks.
-      name, label, weight: as in `average`; in one graph the second and further average of a name
+      name, label, weight: as in `average`; in one graph the second and further averages of a name
         and label are numbered.
-      every_row: do not sum duplicates, because the script computes a norm of the rows or the square
-        of each. The same on all ranks. See scope.duplicates.
+      every_row: do not sum duplicates, because the update or the script computes a norm of the rows
+        or the square of each. The same on all ranks. See scope.duplicates.
 
     Returns:
       tf.IndexedSlices, values [m, ...], indices [m], the same on all ranks: each index once, or
@@ -187,7 +193,7 @@ def average_slices(
 
 
 def with_tensors(slices: Any) -> Any:
-    """The slices with tensors inside: a script may pass tuples or arrays."""
+    """The slices with tensors inside; a script may have passed tuples or arrays."""
     return tf.IndexedSlices(
         *(
             None if part is None else tf.convert_to_tensor(part)
@@ -205,7 +211,7 @@ def map_values(function: Callable[[Any], Any], gradient: Any) -> Any:
 
 
 def with_dense_shape_of(gradient: Any, variable: Any) -> Any:
-    """The gradient, with a wrong dense_shape replaced; stock TensorFlow ignores dense_shape."""
+    """The gradient, with a wrong dense_shape replaced, which stock TensorFlow would ignore."""
     from tensorflow.python.framework import tensor_shape
 
     if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:
@@ -272,8 +278,8 @@ def _slices_in_graph(
 def _of_unknown_length(slices: Any) -> list[Any]:
     """Values and indices, with a number of rows that neither TensorFlow nor Grappler can infer.
 
-    An average returns another number of rows than it receives. Both would infer that the numbers
-    are equal and fold them into constants, even through PlaceholderWithDefault.
+    An average returns another number of rows than it receives. They would infer that the numbers
+    are equal, and fold them into constants, even through PlaceholderWithDefault.
     """
     zero = carrier.opaque_zero(tf.int32)  # these slices copy nothing
     return [slices.values[zero:], slices.indices[zero:]]
@@ -309,7 +315,7 @@ def average_all(
 def apply_to_values(
     gradients: Sequence[Any], function: Callable[[list[Any]], list[Any]]
 ) -> list[Any]:
-    """The gradients after `function`, which takes all tensors; of sparse ones, the values."""
+    """The gradients with new values: `function` maps the list of all dense and sparse values."""
     slices = {
         i: with_tensors(gradient)
         for i, gradient in enumerate(gradients)
@@ -328,8 +334,8 @@ def average_inputs(
 
     Args:
       tensors: its inputs so far, without the weight.
-      slices: the sparse gradient whose values and indices these are, if all its rows are to be
-        returned; None for dense tensors.
+      slices: the sparse gradient whose values and indices these are; None for dense tensors, and
+        for values that are averaged like dense ones.
       duplicates: the value of scope.duplicates where the gradient was taken.
     """
     if slices is None:

@@ -17,17 +17,17 @@ LABEL = "_tf_mpi_average"
 TABLE_ROWS = "_tf_mpi_table_rows"  # makes it an average of a sparse gradient
 DUPLICATES = "_tf_mpi_duplicates"  # how it handles duplicates: scope.duplicates()
 # In a compiled function one op averages all gradients, sparse ones first, each as values and
-# indices. The attribute says how many of the rows are this rank's, before the room for other ranks'
-# rows; -1: derived from the size of that room.
+# indices, padded with room for other ranks' rows. For each sparse gradient the attribute has the
+# number of this rank's rows; -1: to be derived from the padded number.
 ROWS = "_tf_mpi_rows"
-# Grappler would drop outputs that nobody reads (the weight), and fold constants.
+# Without it Grappler would drop outputs that nobody reads (the weight), and fold constants.
 _KEEP = "_grappler_do_not_remove"
 
 
 def marked_identity(
     tensors: list[Any], names: list[str], label: str, weight: Any, **more: Any
 ) -> list[Any]:
-    """Averages as an op. `more`: further attributes, as fields of an AttrValue."""
+    """The averages of `tensors`, made by a new op. `more`: attributes as fields of AttrValues."""
     outputs = tf.identity_n([*tensors, weight], name="mpi_average")
     mark(outputs[0].op, names, label, **more)
     return list(outputs[:-1])
@@ -80,7 +80,7 @@ def numbered(label: str, number: int) -> str:
 
 
 def count_in_graph(graph: Any, label: str) -> int:
-    """The number of averages of `label` in the function, with this one, its branches and loops.
+    """Counts one more average of `label` in `graph`'s function, with its branches and loops.
 
     Enclosing functions do not count: whether both are traced together may differ by rank.
     """
@@ -94,14 +94,14 @@ def count_in_graph(graph: Any, label: str) -> int:
 
 
 def opaque_zero(dtype: Any) -> Any:
-    """A tensor that is 0, which TensorFlow cannot know: its op is stateful."""
+    """A tensor that is 0; TensorFlow cannot fold it into a constant, because its op is stateful."""
     return tf.raw_ops.Empty(shape=[], dtype=dtype, init=True)
 
 
 def _is_constant(tensor: Any) -> bool:
     """Whether Grappler may know the value of `tensor` when it optimizes the graph.
 
-    It would then take that value for the average, too.
+    It would then replace the average by that value, too.
     """
     seen: set[Any] = set()
     todo = [tensor.op]
@@ -115,4 +115,5 @@ def _is_constant(tensor: Any) -> bool:
 
 
 def not_constant(tensor: Any) -> Any:
+    """The same value, in a form that Grappler cannot know."""
     return tensor + opaque_zero(tensor.dtype) if _is_constant(tensor) else tensor

@@ -62,7 +62,6 @@ def average_in_one_call(
 
 
 def _sparse_attributes(rows: list[int | None], duplicates: int) -> dict[str, Any]:
-    """The attributes of an average of sparse gradients."""
     return {carrier.ROWS: {"list": {"i": rows}}, carrier.DUPLICATES: {"i": duplicates}}
 
 
@@ -80,8 +79,8 @@ def _rows(slices: Any) -> int:
 def _rows_if_sparse(slices: Any) -> int | None:
     """The number of this rank's rows if a sparse gradient should travel as rows; otherwise None.
 
-    It travels as a dense tensor if that moves fewer bytes. The ranks' numbers may differ a little;
-    the engine reports ranks that decide differently.
+    It travels as a dense tensor if that moves fewer bytes. The ranks' numbers of rows may differ a
+    little; the engine reports ranks that decide differently.
     """
     mode = config.get("TF_MPI_SPARSE")
     shape = slices.values.shape
@@ -89,7 +88,8 @@ def _rows_if_sparse(slices: Any) -> int | None:
         return None
     rows = int(shape[0])
     table = table_rows(slices)
-    # Per rank an allreduce moves every element twice, an allgather every row and index once.
+    # Per rank an allreduce moves every element twice, an allgather every row and index once. The
+    # limit is that of SparseAverage::RowLimit, where each dense row has one more element.
     size = slices.values.dtype.size
     row_bytes = (shape.num_elements() // max(1, rows)) * size
     gathered = group.group_size * rows * (row_bytes + 8)
@@ -99,9 +99,10 @@ def _rows_if_sparse(slices: Any) -> int | None:
 
 
 def _padded(slices: Any) -> list[Any]:
-    """The inputs, padded to the size of the results. See glue/xla/compiled_call.h."""
-    # Ranks may differ by the rows of one sample. RowsForCapacity in glue/xla/compiled_average.cc
-    # derives the number of this rank's rows from the padded number.
+    """Values and indices, padded to the size of the results. See glue/xla/compiled_call.h."""
+    # Room for the rows of all ranks, and for ranks that have a few rows more than this one.
+    # RowsForCapacity in glue/xla/compiled_average.cc derives the number of this rank's rows from
+    # the padded number.
     rows: Any = _rows(slices)
     if rows >= 0:
         spare: Any = max(rows // 8, min(rows, 512), 1)
@@ -109,19 +110,19 @@ def _padded(slices: Any) -> list[Any]:
         rows = tf.shape(slices.values, out_type=tf.int32)[0]
         spare = tf.maximum(tf.maximum(rows // 8, tf.minimum(rows, 512)), 1)
     more = (group.group_size - 1) * rows + group.group_size * spare
-    # One process may load this graph: for it these are rows of zeros with a valid index.
+    # A single process may load this graph: it adds rows of zeros at a valid index.
     index = tf.concat([slices.indices, tf.zeros([1], slices.indices.dtype)], axis=0)
-    row = tf.shape(slices.values, out_type=tf.int32)[1:]
-    empty = tf.zeros(tf.concat([[more], row], axis=0), slices.values.dtype)
+    row_shape = tf.shape(slices.values, out_type=tf.int32)[1:]
+    zeros = tf.zeros(tf.concat([[more], row_shape], axis=0), slices.values.dtype)
     padded = [
-        tf.concat([slices.values, empty], axis=0),
+        tf.concat([slices.values, zeros], axis=0),
         tf.concat([slices.indices, tf.fill([more], index[0])], axis=0),
     ]
     return [carrier.not_constant(tensor) for tensor in padded]
 
 
 def table_rows(slices: Any) -> int:
-    """The first dimension of the dense gradient; -1 if unknown here, as it then is on all ranks."""
+    """The first dimension of the dense gradient; -1, on all ranks, if it is not static."""
     if slices.dense_shape is None:
         return -1
     shape = tf.get_static_value(tf.convert_to_tensor(slices.dense_shape))

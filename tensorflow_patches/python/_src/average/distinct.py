@@ -16,7 +16,7 @@ def _is_on() -> bool:
 
 
 def unless_distinct(original: Any) -> Any:
-    """Wraps a function that takes values and indices."""
+    """Wraps an optimizer's function that sums the duplicates of given values and indices."""
     if not _is_on():
         return original
 
@@ -29,7 +29,7 @@ def unless_distinct(original: Any) -> Any:
 
 
 def but_for_distinct(original: Any) -> Any:
-    """Wraps a method that takes gradients."""
+    """Wraps an optimizer's method that sums the duplicates of given gradients."""
     if not _is_on():
         return original
 

@@ -11,14 +11,14 @@ from typing import Any
 from tensorflow.mpi._src.average import carrier
 from tensorflow.mpi._src.variables import naming
 
-# The outputs of these ops are the same on all ranks if the ranks are synchronized.
+# The outputs of these ops are the same on all ranks once the variables are synchronized.
 SAME_ON_ALL_RANKS = {"Const", "ReadVariableOp", "VarHandleOp", "Variable", "VariableV2"}
-# The outputs of these ops differ by rank although the ops are stateless.
+# The outputs of these ops may differ by rank although the ops are stateless.
 _OWN_OF_EACH_RANK = {"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"}
 
 
 def values_of(gradient: Any) -> Any:
-    """The tensor of a gradient; of a sparse gradient, its values."""
+    """The values of a sparse gradient; a dense gradient itself."""
     return getattr(gradient, "values", gradient) if hasattr(gradient, "indices") else gradient
 
 

@@ -19,7 +19,7 @@ from tensorflow.mpi._src.variables import large_variables, naming
 trained: set[str] = set()  # keys of variables whose gradients were taken
 
 _comparisons = itertools.count(1)
-_eager_steps = 0
+_eager_steps = 0  # calls of taken_eagerly, each of which counts as a step
 _updates_checked = False  # whether updates without an average are compared, here or by Keras's fit
 
 
@@ -49,7 +49,7 @@ def assigned(graph: Any, op: Any, numbers: list[Any]) -> None:
 
 
 def taken_eagerly(variables: list[Any]) -> None:
-    """Called when a gradient is taken eagerly and, as far as known, ranks have the same data."""
+    """Called when gradients are taken eagerly and, as far as known, ranks have the same data."""
     global _eager_steps
     _eager_steps += 1
     if _eager_steps == 2 and c_api.stats()["gradients"] == 0:
@@ -96,22 +96,22 @@ def _message(name: str, rank: int) -> str:
         f"it from each rank's own data, without an average, so {group.size} ranks would train "
         f"{group.size} models. Take the gradient and update the variable in one tf.function or in "
         "Keras's fit, or apply it with an optimizer, or average it with tf.mpi.allreduce(gradient) "
-        "first; or, if the script divides the data itself, call tf.mpi.own_data() before; or run "
-        "with TF_MPI_ENABLE=0"
+        "first; or, if the script divides the data itself, call tf.mpi.own_data() at its start; or "
+        "run with TF_MPI_ENABLE=0"
     )
 
 
 def mark_checked() -> None:
-    """Declares that updates without an average are compared elsewhere."""
+    """Declares that updates without an average have been compared, or that Keras's fit does so."""
     global _updates_checked
     _updates_checked = True
 
 
 def warn_if_nothing_was_averaged() -> None:
-    """At exit, rank 0 warns of a script that may have trained without an Apply op.
+    """At exit, rank 0 warns if the script may have trained without an Apply op.
 
-    A script that calls collectives knows what it does. Keras's fit has its own check, and evaluate
-    checks that the ranks have the same model.
+    Not if it has called collectives, and so may have averaged by itself; nor after Keras's fit,
+    evaluate or predict, which have checks of their own.
     """
     if group.rank != 0 or group.size == 1 or collectives.called_by_script or _updates_checked:
         return

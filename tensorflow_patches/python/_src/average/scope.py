@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.mpi._src.runtime import c_api, group, threads
 
 _local = threading.local()  # weight, averaged, step, follows, script, shares
-_divided = False
+_divided = False  # see note_divided()
 _rows: set[int] | None = set()  # see own_rows()
 
 
@@ -21,7 +21,7 @@ class _Step(enum.Enum):
 
     OWN = "each rank's own samples"
     REPLICATED = "the same on all ranks"
-    GIVEN = "what the script gave each rank, the same or not"
+    GIVEN = "passed by the script, the same on all ranks or not"
 
 
 def weighted(weight: Any) -> contextlib.AbstractContextManager[None]:
@@ -40,7 +40,6 @@ def shares() -> contextlib.AbstractContextManager[None]:
 
 
 def is_inside_shares() -> bool:
-    """Whether this thread is inside `shares()`."""
     return bool(getattr(_local, "shares", False))
 
 
@@ -92,17 +91,14 @@ def on_script_data() -> contextlib.AbstractContextManager[None]:
 
 
 def is_in_step() -> bool:
-    """Whether this thread is in a step of Keras."""
     return getattr(_local, "step", None) is not None
 
 
 def is_on_part() -> bool:
-    """Whether this thread is inside `on_part()`."""
     return getattr(_local, "step", None) is _Step.OWN
 
 
 def is_replicated_step() -> bool:
-    """Whether this thread is inside `replicated_step()`."""
     return getattr(_local, "step", None) is _Step.REPLICATED
 
 
@@ -117,16 +113,16 @@ def averaging_follows() -> contextlib.AbstractContextManager[None]:
 
 
 def does_averaging_follow() -> bool:
-    """Whether this thread is inside `averaging_follows()`."""
     return bool(getattr(_local, "follows", False))
 
 
 def duplicates(every_row: bool) -> int:
-    """What an average does with rows of the same index; values of core/reduction/sparse_rows.h: 0
-    sums them, 1 keeps all rows of all ranks, 2 too, but rows that all ranks have only once.
+    """What an average does with rows of the same index: a value of Duplicates in
+    core/reduction/sparse_rows.h.
 
-    Ranks that get the same data, in a loop of the script or by train_on_batch, act as one process.
-    If data is divided, equal rows come from different samples.
+    0 sums them. 1 keeps all rows of all ranks. 2 does so, too, unless all ranks have identical
+    rows, which then occur once: ranks that get the same data, in a loop of the script or by
+    train_on_batch, act as one process. If data is divided, equal rows come from different samples.
     """
     if not every_row:
         return 0
@@ -160,7 +156,7 @@ def for_the_script() -> contextlib.AbstractContextManager[None]:
 
 
 def capture_scope() -> Any:
-    """Returns for_the_script if this thread is inside it now; for gradients taken later."""
+    """The scope for gradients taken later: for_the_script, if this thread is inside it now."""
     return for_the_script if getattr(_local, "script", False) else contextlib.nullcontext
 
 
@@ -190,5 +186,4 @@ def already_averaged() -> Iterator[None]:
 
 
 def is_inside_already_averaged() -> bool:
-    """Whether this thread is inside `already_averaged()`."""
     return bool(getattr(_local, "averaged", False))

@@ -1,6 +1,6 @@
 """Gradients that a script takes itself, averaged if they reach an update.
 
-Optimizers average the gradients that they receive. But if a script changes gradients before (clips
+Optimizers average the gradients that they receive. But if a script first changes gradients (clips
 them by their norm) or updates without an optimizer (w.assign_sub(rate * gradient)), its result is
 that of one process only if the gradients were averaged where they were taken. So:
 
@@ -9,8 +9,8 @@ that of one process only if the gradients were averaged where they were taken. S
   unchanged takes the input of the IdentityN and averages in its own way. A gradient that reaches no
   update is never averaged.
 - In eager code it is unknown what happens to a gradient later. It is averaged at once if the ranks
-  see different data: in a step of Keras's fit, or if the script divides its data. It is not if the
-  script called a collective before it took a gradient, because then it averages by itself.
+  see different data: in a step of Keras, and in a loop whose data differ by rank, unless the script
+  called a collective before it first took a gradient, because then it averages by itself.
 
 Gradients of tensors, and in eager code gradients inside another tape, are left alone. Variables
 that are updated from anything else are compared after the first step (own_updates.py).
@@ -172,8 +172,9 @@ def _of_any_length(tensor: Any) -> Any:
 
 
 def _pass(inputs: list[Any], variables: list[Any], weight: Any, slices: Any = None) -> list[Any]:
-    passed = inputs if slices is None else inputs[:1]
-    passed = [*_as_parts(passed), *inputs[len(passed) :], weight]
+    """Passes `inputs` through an IdentityN, and notes it as _Taken; see there for the arguments."""
+    values = inputs if slices is None else inputs[:1]
+    passed = [*_as_parts(values), *inputs[len(values) :], weight]
     outputs = tf.identity_n(passed, name="mpi_gradients")
     op = outputs[0].op
     graph = op.graph
@@ -224,12 +225,13 @@ def average_at_its_source(tensor: Any) -> None:
 def _are_same_rows(gradient: Any) -> bool:
     """Whether an eager sparse gradient is the same on all ranks, as if computed from averages.
 
-    Averaging a dense one again changes nothing, but rows would be repeated once for each rank.
+    Collective if the script has received averages. A dense gradient needs no such check, because
+    averaging it again changes nothing; the rows would be repeated once for each rank.
     """
     if not _averages_seen or not hasattr(gradient, "indices") or not tf.executing_eagerly():
         return False
     if scope.is_replicated_step():
-        return False  # averaging rows in place twice changes nothing
+        return False  # rows are averaged like dense gradients
     parts = [np.asarray(part) for part in (gradient.values, gradient.indices)]
     digests = [control_plane.digest(part) for part in parts]
     everyone = control_plane.headers(f"rows {next(_rows_compared)}", digests)
@@ -295,7 +297,7 @@ def _average_sources(tensor: Any, use: str) -> None:
 
 
 def _ends_walk(op: Any) -> bool:
-    """Whether its output is the same on all ranks, or comes from a collective of the script."""
+    """Whether the output of `op` is the same on all ranks, or comes from a collective."""
     same = op.type in lineage.SAME_ON_ALL_RANKS or lineage.is_average(op)
     return same or op.type.startswith("TfMpi")
 
@@ -323,7 +325,7 @@ def _become_average(taken: _Taken) -> None:
             "Build the whole training operation before the first run, or run with TF_MPI_ENABLE=0"
         )
     label = carrier.numbered(_LABEL, carrier.count_in_graph(graph, _LABEL))
-    # Without control dependencies on ops of the script.
+    # The new inputs must not wait for the script's control dependencies.
     with graph.as_default(), tf.control_dependencies(None):
         inputs, attributes = averaging.average_inputs(taken.inputs, taken.slices, taken.duplicates)
     for i, tensor in enumerate(inputs):

@@ -6,8 +6,8 @@ not, and the step would be skipped. Therefore the backward pass starts from the 
 batch instead of 1, and gradients are added up rather than averaged
 (docs/decisions/071-shares.md).
 
-This holds between the loss and the variables' gradients only: a script that looks at a gradient
-that is not averaged sees that of its part.
+Only the computation between the loss and the variables' gradients uses shares: a script that looks
+at a gradient that is not averaged sees the gradient of its part.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def taking_by_shares(original: Any) -> Any:
 
 
 def _are_shares(target: Any, sources: Any) -> bool:
-    """Whether the gradient of `target` is of this rank's own samples, and for an update."""
+    """Whether `target` is a scaled loss of this rank's own samples, and `sources` are variables."""
     return (
         group.size > 1
         and scope.has_own_samples()
@@ -75,9 +75,10 @@ def _are_shares(target: Any, sources: Any) -> bool:
 
 
 def _times_share(target: Any, output_gradients: Any) -> list[Any]:
+    """The gradients from which the backward pass starts, times this rank's share of the batch."""
     targets = tf.nest.flatten(target)
     given = [None] * len(targets) if output_gradients is None else tf.nest.flatten(output_gradients)
-    ones = [
+    upstream = [
         tf.ones_like(t) if g is None else tf.convert_to_tensor(g) for t, g in zip(targets, given)
     ]
-    return [one * tf.cast(scope.share(), one.dtype) for one in ones]
+    return [one * tf.cast(scope.share(), one.dtype) for one in upstream]

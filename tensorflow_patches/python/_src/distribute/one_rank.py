@@ -25,9 +25,9 @@ def initialize(strategy: Any, replicas: int, resolver: Any, device: str) -> None
 class OneRank(one_device_strategy.OneDeviceExtended):
     """A StrategyExtended that computes all replicas' parts of a batch as one.
 
-    Outside `run` the script sees the same number of replicas as in one process; inside there is one
-    replica, which has everything that is summed over replicas. Datasets stay unchanged: Keras's
-    hooks and tf.mpi.shard give each rank its part, as without a strategy.
+    Outside `run` the script sees the same number of replicas as in one process. Inside there is one
+    replica, which computes on its own what several replicas would compute and sum. Datasets stay
+    unchanged: Keras's hooks and tf.mpi.shard give each rank its part, as without a strategy.
     """
 
     _tf_mpi_one_rank = True
@@ -66,8 +66,8 @@ def _of_all_replicas(dataset: Any, replicas: int) -> Any:
     if replicas == 1:
         return dataset
 
-    def together(*parts: Any) -> Any:
+    def combine(*parts: Any) -> Any:
         batches = tf.data.Dataset.zip(parts if len(parts) > 1 else parts[0])
-        return batches.unbatch().batch(2**40)
+        return batches.unbatch().batch(2**40)  # all samples of the window
 
-    return dataset.window(replicas).flat_map(together)
+    return dataset.window(replicas).flat_map(combine)

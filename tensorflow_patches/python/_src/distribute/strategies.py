@@ -21,8 +21,9 @@ def of_one_rank(
 ) -> Callable[..., None]:
     """Replaces a strategy's __init__ on a rank.
 
-    count: called with the strategy's arguments; returns the number of its replicas in one process,
-      its cluster resolver or None, and the devices that it names or None.
+    count: one_device, devices or workers; called with the strategy's arguments. It returns the
+      number of replicas in one process, the cluster resolver or None, and the devices that the
+      arguments name or None.
     """
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -36,7 +37,7 @@ def of_one_rank(
 def device(named: Sequence[Any] | None, sees_gpu: Callable[[], bool]) -> str:
     """A rank's one device: its GPU if it has one and the strategy names GPUs or no devices.
 
-    gpu/gpus.py has chosen the GPU, which is the first that this process sees.
+    That is GPU 0, because TensorFlow sees only the GPU that gpu/gpus.py has chosen.
     """
     wanted = named is None or "GPU" in str(getattr(named[0], "name", named[0])).upper()
     return "/gpu:0" if wanted and sees_gpu() else "/cpu:0"
@@ -50,10 +51,12 @@ def _sees_gpu() -> bool:
 
 
 def one_device(device: Any) -> tuple[int, Any, Sequence[Any]]:
+    """For OneDeviceStrategy(device)."""
     return 1, None, [device]
 
 
 def devices(devices: Any = None, *_: Any, compute_devices: Any = None, **__: Any) -> Any:
+    """For MirroredStrategy(devices, ...) and CentralStorageStrategy(compute_devices, ...)."""
     from tensorflow.python.distribute import mirrored_strategy
 
     named = devices or compute_devices or mirrored_strategy.all_local_devices()
@@ -66,7 +69,7 @@ def devices(devices: Any = None, *_: Any, compute_devices: Any = None, **__: Any
 
 
 def workers(*args: Any, cluster_resolver: Any = None, **_: Any) -> tuple[int, Any, None]:
-    """MultiWorkerMirroredStrategy(cluster_resolver, ...), or v1's (communication, resolver)."""
+    """For MultiWorkerMirroredStrategy(cluster_resolver, ...), or v1's (communication, resolver)."""
     from tensorflow.python.distribute.cluster_resolver import cluster_resolver as base
     from tensorflow.python.distribute.cluster_resolver import tfconfig_cluster_resolver
 
@@ -83,13 +86,13 @@ def workers(*args: Any, cluster_resolver: Any = None, **_: Any) -> tuple[int, An
             "TF_CONFIG, but all MPI ranks are workers. Unset TF_CONFIG and start workers only, or "
             "set TF_MPI_ENABLE=0"
         )
-    workers = sum(len(jobs.get(job, ())) for job in ("chief", "worker")) or 1
-    if workers not in (1, group.size):
+    count = sum(len(jobs.get(job, ())) for job in ("chief", "worker")) or 1
+    if count not in (1, group.size):
         log.once(
-            f"TF_CONFIG names {workers} workers, but {group.size} ranks run: they split the global "
-            f"batch of {workers} workers"
+            f"TF_CONFIG names {count} workers, but {group.size} ranks run: they split the global "
+            f"batch of {count} workers"
         )
-    return workers, resolver, None
+    return count, resolver, None
 
 
 def refused(original: Any) -> Any:

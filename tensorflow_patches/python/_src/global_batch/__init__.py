@@ -1,1 +1,1 @@
-"""What only the whole batch can tell, in a step that has this rank's part of it."""
+"""Losses, metrics and state that depend on the whole batch, in a step on this rank's part of it."""

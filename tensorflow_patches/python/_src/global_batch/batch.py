@@ -21,13 +21,13 @@ from tensorflow.mpi._src.messaging import graph_collectives
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import group, threads
 
-_calls = itertools.count()  # of eager gatherings, in program order
+_calls = itertools.count()  # of allgather in eager code, in program order
 _local = threading.local()  # .part
-distinct_gradient_sent = False  # one average, by send_distinct_gradient
+distinct_gradient_sent = False  # whether send_distinct_gradient has averaged a gradient
 
 
 class WholeBatch(NamedTuple):
-    """A shard for `step_on` that is a whole batch, without a weight."""
+    """A shard for `step_on` in a step that is only analyzed: a whole batch, without a weight."""
 
     data: Any
 
@@ -38,8 +38,9 @@ class Part:
     Args:
       shard: has `data`, and if the ranks' parts differ in size, `weight`, `first`, `whole` and
         `counts` (data/batch_shard.py).
-      plan: the decisions for the step's losses, metrics and gradients; None if it has none.
-      findings: receives them if the step is only analyzed; then `shard` is the whole batch.
+      plan: the decisions for the step's losses, metrics and gradients; None if there are none.
+      findings: if the step is only analyzed, receives what the analysis finds; then `shard` is the
+        whole batch. Otherwise None.
     """
 
     def __init__(
@@ -65,15 +66,16 @@ class Part:
         self.is_suspended = False  # inside outside_part()
         # Results of metrics, by id: (tensor, metric, key if the result is a dict).
         self.results: dict[int, tuple[Any, Any, str | None]] = {}
+        # Gathered tensors, by the id of this rank's: (this rank's, graph or None, gathered).
         self._wholes: dict[int, tuple[Any, Any, Any]] = {}
-        known = {
+        known_kinds = {
             kinds.key(leaf): kinds.Kind.ROWS if leaf.shape.rank else kinds.Kind.CONST
             for leaf in leaves
             if hasattr(leaf, "graph") and leaf.shape.rank is not None
         }
         sizes = (one for one in (self._first, self._whole) if is_symbolic(one))
-        known.update(dict.fromkeys(map(kinds.key, sizes), kinds.Kind.CONST))
-        self.analysis = kinds.Analysis(known, self.static_rows)
+        known_kinds.update(dict.fromkeys(map(kinds.key, sizes), kinds.Kind.CONST))
+        self.analysis = kinds.Analysis(known_kinds, self.static_rows)
 
     def note(self, tensor: Any, kind: kinds.Kind) -> None:
         """Declares that `tensor`, of the step's graph, is of `kind`."""
@@ -99,7 +101,6 @@ class Part:
         return location(self.analysis.why(tensor)) if is_symbolic(tensor) else ""
 
     def is_count(self, tensor: Any) -> bool:
-        """Whether `tensor` is the number of samples, times a constant."""
         return is_symbolic(tensor) and self.analysis.dependence(tensor).is_count
 
     @property
@@ -110,8 +111,8 @@ class Part:
     def first_row(self) -> Any:
         """The index of this rank's first sample in the batch: an int64 scalar.
 
-        On a rank without samples (which computes on a stand-in, docs/glossary.md) the index is that
-        of another rank's row; this is harmless because its weight is 0.
+        On a rank without samples, which computes on a stand-in, it is the index of another rank's
+        sample; this is harmless because the stand-in's weight is 0.
         """
         return self._rows(self._first, 0 if self.findings is not None else group.rank)
 
@@ -119,10 +120,10 @@ class Part:
         """The number of samples of the batch on all ranks: an int64 scalar."""
         return self._rows(self._whole, 1 if self.findings is not None else group.size)
 
-    def _rows(self, like: Any, parts: int) -> Any:
-        """The length of `like`; without it `parts` times the number of samples of this part."""
-        if like is not None:
-            return samples.length(like)
+    def _rows(self, of_length: Any, parts: int) -> Any:
+        """The length of `of_length`; if None, `parts` times the number of this part's samples."""
+        if of_length is not None:
+            return samples.length(of_length)
         leaves = [leaf for leaf in tf.nest.flatten(self.data) if tf.is_tensor(leaf)]
         batched = (leaf for leaf in leaves if samples.is_batched(tf.type_spec_from_value(leaf)))
         rows = samples.length(next(batched))  # only data with a batched tensor is divided
@@ -130,8 +131,8 @@ class Part:
         return rows * parts if static is None else tf.constant(static * parts)
 
     def leaf(self, value: Any) -> Leaf | None:
-        """How the argument for a computation on the whole batch is obtained from `value`: kept,
-        gathered, averaged or summed. None if it cannot be. Only in a step that is analyzed.
+        """How a computation on the whole batch gets its argument from the ranks' `value`; None if
+        it cannot. Only in a step that is analyzed.
         """
         if not isinstance(value, tf.Tensor):
             return None if isinstance(value, tf.__internal__.CompositeTensor) else Leaf.KEEP
@@ -155,7 +156,7 @@ class Part:
         """`value` for the samples of all ranks; gathered once in a graph.
 
         Args:
-          leaf: the decision; None: there is none, so a first dimension is that of samples.
+          leaf: the decision; None: there is none, so a first dimension is taken as that of samples.
           what: a name for the average.
         """
         if leaf is None and tf.is_tensor(value):
@@ -191,7 +192,6 @@ class Part:
         return mean
 
     def is_updating(self, metric: Any) -> bool:
-        """Whether this is inside `updating(metric)`."""
         return id(metric) in self._updating
 
     @contextlib.contextmanager
@@ -208,7 +208,7 @@ class Part:
         return to_sum(self.weight, dtype)
 
     def terms(self, value: Any) -> list[kinds.Term] | None:
-        """The sums, means and quotients that add up to `value`; None if there are others."""
+        """The terms that add up to `value`, a scalar; None if some are of a kind without a rule."""
         return kinds.terms(self.analysis, value) if is_symbolic(value) else None
 
     def factor(self, term: kinds.Term) -> Any:
@@ -218,18 +218,19 @@ class Part:
         ratio = term.ratio
         if ratio is None:
             return None
-        mine = tf.stop_gradient(ratio.divisor)
+        own = tf.stop_gradient(ratio.divisor)
         if self.kind(ratio.divisor) is kinds.Kind.MEAN:
-            total = averaging.average([mine], ["divisor"], "whole batch's divisor", self.weight)[0]
+            whole = averaging.average([own], ["divisor"], "whole batch's divisor", self.weight)[0]
         else:
-            total = sum_over_ranks(mine, self, "divisor")
-        by = (
-            1 / ratio.of_whole(total)
+            whole = sum_over_ranks(own, self, "divisor")
+        factor = (
+            1 / ratio.of_whole(whole)
             if not term.divided
-            else tf.math.divide_no_nan(ratio.of_whole(mine), ratio.of_whole(total))
+            else tf.math.divide_no_nan(ratio.of_whole(own), ratio.of_whole(whole))
         )
-        by = tf.cast(by, term.tensor.dtype)
-        return by * self.to_sum(by.dtype) if ratio.numerator is kinds.Kind.SUM else by
+        factor = tf.cast(factor, term.tensor.dtype)
+        is_sum = ratio.numerator is kinds.Kind.SUM
+        return factor * self.to_sum(factor.dtype) if is_sum else factor
 
     def scaled(self, value: Any) -> Any:
         """`value`, a sum of `terms`, scaled so that its weighted average is the whole batch's."""
@@ -319,7 +320,7 @@ def gather_batch(x: Any) -> Any:
 def gather(x: Any, part: Part | None, replicated: bool) -> Any:
     """The rows of `x` of all ranks, in the batch's order.
 
-    Differentiable for floating and complex types; of others there is no gradient.
+    Differentiable for floating and complex types; other types have no gradient.
 
     A step averages its gradients over ranks, weighted by samples. The gradient that flows back
     through here is scaled so that this average is the gradient of the mean of the ranks' losses.
@@ -332,9 +333,9 @@ def gather(x: Any, part: Part | None, replicated: bool) -> Any:
     if x.dtype.is_complex:
         of_both = gather(tf.stack([tf.math.real(x), tf.math.imag(x)], -1), part, replicated)
         return tf.complex(of_both[..., 0], of_both[..., 1])
-    source = _compiled(x, part) if compiled.is_compiled() else _gathered(x, part)
+    gathered, take_own = _compiled(x, part) if compiled.is_compiled() else _gathered(x, part)
     if not x.dtype.is_floating:
-        return source[0]
+        return gathered
     weight = None if part is None else part.weight
 
     @tf.custom_gradient
@@ -347,18 +348,18 @@ def gather(x: Any, part: Part | None, replicated: bool) -> Any:
                     [upstream], ["whole batch"], "gradient of the whole batch", weight
                 )
             scale = to_sum(weight, upstream.dtype)
-            return source[1](upstream) * scale
+            return take_own(upstream) * scale
 
-        return tf.stop_gradient(source[0]), gradient
+        return tf.stop_gradient(gathered), gradient
 
     return whole(x)
 
 
 def _gathered(x: Any, part: Part | None) -> tuple[Any, Any]:
-    """The gathered tensor, and a function that takes this rank's rows of its gradient; None if the
-    dtype has no gradient.
+    """The gathered tensor, and a function that takes this rank's rows from its gradient; instead of
+    the function None if the dtype has no gradient.
 
-    The ranks' rows follow one another, whether they are all samples or those that a mask has left.
+    `x` may also contain only the samples that a mask has left; then the ranks' numbers differ.
     """
     static = x.shape[0]
     if part is not None and part.weight is None and static and static == part.static_rows:
@@ -385,7 +386,8 @@ def _gathered(x: Any, part: Part | None) -> tuple[Any, Any]:
 
 
 def _compiled(x: Any, part: Part | None) -> tuple[Any, Any]:
-    """As _gathered, in a compiled function, which can only average: other ranks' rows are zeros."""
+    """As _gathered, in a compiled function, which can only average: each rank fills the rows of
+    other ranks with zeros."""
     if not x.shape.is_fully_defined() or (part is not None and part.weight is not None):
         raise NotImplementedError(
             "a loss or a metric that is not a mean over samples, or tf.mpi.gather_batch, needs the "
@@ -393,7 +395,7 @@ def _compiled(x: Any, part: Part | None) -> tuple[Any, Any]:
             f"samples, but a tensor has the shape {x.shape}. Set jit_compile=False, or use a batch "
             f"size that is a multiple of {group.size} and drop_remainder=True"
         )
-    if x.dtype in (tf.int64, tf.uint64):  # not exact in float64; their halves are
+    if x.dtype in (tf.int64, tf.uint64):  # not exact in float64, but their halves are
         whole, take = _compiled(tf.bitcast(x, tf.int32), part)
         return tf.bitcast(whole, x.dtype), take
     rows = x.shape[0]
@@ -418,10 +420,11 @@ def allgather(x: Any) -> Any:
 
 
 def send_distinct_gradient() -> None:
-    """Call once, on all ranks, before a step in which all of them compute the same whole batch.
+    """Called on all ranks before steps in which all of them compute the same whole batch.
 
     The coordinator warns if the first gradients are equal on all ranks. With whole batches they
-    are, and should be; this average, of values that differ, keeps it from warning.
+    are, and should be; this average of values that differ prevents the warning. Only the first call
+    makes it.
     """
     global distinct_gradient_sent
     if distinct_gradient_sent or group.size == 1:

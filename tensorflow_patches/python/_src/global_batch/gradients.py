@@ -3,7 +3,7 @@
 The ops between the samples and the loss decide (kinds.py): a mean over samples needs nothing; the
 gradient of a sum, or of a quotient of sums, is scaled, so that the ranks' average is the gradient
 of the whole batch's loss. If the loss depends on several samples at once, the analysis of the step
-(plan.py) finds that before, and every rank computes whole batches.
+(plan.py) has found that before, and every rank computes whole batches.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tensorflow.mpi._src.global_batch.sites import LOSS, Findings, Why, location
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import log
 
+# Kinds of gradients of which the ranks' average is the whole batch's.
 _AVERAGED = {Kind.GRADIENT, Kind.CONST, Kind.MEAN}
 
 
@@ -42,7 +43,7 @@ def of_whole_batch(original: Any) -> Any:
             if part.findings is not None:
                 _analyze(part, part.findings, tf.nest.flatten(target), output_gradients)
                 if all(trained):
-                    return tf.nest.map_structure(functools.partial(_stand_in, part), sources)
+                    return tf.nest.map_structure(functools.partial(_placeholder, part), sources)
             elif output_gradients is None:
                 target, output_gradients = _scaled(part, target)
         return function(self, target, sources, output_gradients, *args, **kwargs)
@@ -54,8 +55,8 @@ def _is_trained(source: Any) -> bool:
     return bool(getattr(source, "trainable", False))
 
 
-def _stand_in(part: Any, variable: Any) -> Any:
-    """A placeholder for the average of the ranks' gradients, in a graph that never runs."""
+def _placeholder(part: Any, variable: Any) -> Any:
+    """Takes the place of the average of the ranks' gradients, in a graph that never runs."""
     found = tf.zeros_like(variable)
     part.note(found, Kind.GRADIENT)
     return found
@@ -73,9 +74,9 @@ def _analyze(part: Any, findings: Findings, targets: list[Any], upstream: Any) -
             # them.
             findings.whys.append(Why("a loss that depends on gradients"))
             return
-        own = own_gradients.find_mixing_op(part, target)
-        if own is not None:
-            findings.whys.append(Why("the script's own gradient", location(own)))
+        mixing = own_gradients.find_mixing_op(part, target)
+        if mixing is not None:
+            findings.whys.append(Why("the script's own gradient", location(mixing)))
         site.terms += [term.kind for term in terms]
     kinds = set(site.terms)
     if findings.eagerly and not kinds <= {Kind.MEAN, Kind.CONST} and kinds != {Kind.SUM}:
@@ -95,7 +96,7 @@ def intercept_in_trace(grads: Any) -> bool:
         gradient = one[0] if isinstance(one, (tuple, list)) else one
         if gradient is not None and part.kind(gradient) not in _AVERAGED:
             part.findings.whys.append(
-                Why("a gradient that its optimizer is given", part.why(gradient))
+                Why("a gradient that the optimizer receives", part.why(gradient))
             )
             break
     return True
@@ -106,7 +107,7 @@ def _are_means(terms: list[Term]) -> bool:
 
 
 def _terms(part: Any, target: Any) -> list[Term] | None:
-    """The terms of a target; one that is not a scalar stands for the sum of its elements."""
+    """The terms of a target; a target that is not a scalar stands for the sum of its elements."""
     kind = part.kind(target)
     if kind is Kind.ROWS and target.shape.rank:
         return [Term(target, Kind.SUM)]
@@ -117,11 +118,11 @@ def _terms(part: Any, target: Any) -> list[Term] | None:
 
 
 def _scaled(part: Any, target: Any) -> tuple[Any, Any]:
-    """A target and output_gradients whose gradient averages to the whole batch's over ranks."""
+    """(target, output_gradients) whose gradient, averaged over ranks, is the whole batch's."""
     site = part.planned.next("gradient")
     targets = tf.nest.flatten(target)
     # A static number of samples is a constant, which hides that a sum is divided by it. Therefore
-    # the decision made for an unknown number of samples counts.
+    # the plan's kinds, found with an unknown number of samples, take precedence.
     kinds = set(site.terms) if site is not None else None
     if kinds is not None and kinds <= {Kind.MEAN, Kind.CONST}:
         return target, None

@@ -44,14 +44,14 @@ class Dependence:
       outer, inner: that dimension has outer * N * inner elements; those of sample i are at
         (o * N + i) * inner + j. Concatenation multiplies outer, flattening multiplies inner.
       power: the exponent of the number of samples; None: another function of that number.
-      over: the key of the scalar, a sum over samples, that it is divided by.
+      over: the key of the scalar, a sum or a mean over samples, by which it is divided.
       same: whether all rows are equal.
       some: the key of the mask that selected its rows; None: it has all rows. Rows that different
         masks have selected do not correspond.
       is_index: whether the values are indices of samples.
       loose: whether any outer and inner fit, as for random numbers.
       zero: whether it is 0, which is also a sum.
-      numbers: its values, as an array of sizes.Number; None if unknown.
+      numbers: its values, as an array of sizes.Number; None if they are not tracked.
     """
 
     base: Kind
@@ -151,7 +151,7 @@ def of_numbers(numbers: Any) -> Dependence:
     powers = {number.power for number in numbers.flat}
     if "unknown" in powers:
         return Dependence(Kind.UNKNOWN, numbers=numbers)
-    if "counted" in powers:  # rows that were selected by their values
+    if "counted" in powers:  # the number of rows that a mask selects
         return Dependence(Kind.SUM if len(powers) == 1 else Kind.UNKNOWN, numbers=numbers)
     power = powers.pop() if len(powers) == 1 else 0 if not powers else None
     zero = bool(numbers.size) and all(not number.factor for number in numbers.flat)
@@ -174,7 +174,7 @@ def common_layout(layout: Dependence, *others: Dependence) -> Dependence | None:
 
 
 def joined(one: Dependence, other: Dependence) -> Dependence:
-    """The dependence of a value that is either of two: in branches, loops and lists."""
+    """The dependence of a value that is one or the other: in branches, loops and lists."""
     if one == other:
         return one if one.numbers is other.numbers else one.but(zero=one.zero)
     if one.zero or other.zero:

@@ -25,7 +25,7 @@ from tensorflow.mpi._src.global_batch.sites import Draw
 from tensorflow.mpi._src.global_batch.sizes import Number
 from tensorflow.mpi._src.variables import naming
 
-_SEVERAL = {  # rules for all outputs of an op at once
+_RULES_FOR_ALL_OUTPUTS = {
     **dict.fromkeys(rules_functions.CALLS, rules_functions.called),
     **dict.fromkeys(rules_functions.BRANCHES, rules_functions.branched),
     **dict.fromkeys(rules_functions.LOOPS, rules_functions.looped),
@@ -73,15 +73,14 @@ class Analysis:
         self._is_input_trained = is_trained
         self._dependences = {which: OF_KIND[kind] for which, kind in known.items()}
         self._rows = rows
-        self._captures: dict[int, int] = {}  # how many are known, by graph
-        self._inside: dict[Any, list[Inside]] = {}  # by the key of the call
-        self._divisors: dict[Any, Any] = {}  # tensors, by key
+        self._captures: dict[int, int] = {}  # the number of captures noted, by the graph's id
+        self._inside: dict[Any, list[Inside]] = {}  # by the key of the call's first output
+        self._divisors: dict[Any, Ratio] = {}  # by the key of the tensor that divides
         # Ops that draw for samples and have no mark (see `draw_marked`).
         self.foreign_draws: list[Any] = []
         self._parent: Analysis | None = None
 
     def note(self, tensor: Any, kind: Kind) -> None:
-        """Declares the kind of `tensor`."""
         self._dependences[key(tensor)] = OF_KIND[kind]
 
     def kind(self, tensor: Any) -> Kind:
@@ -97,6 +96,7 @@ class Analysis:
         return Node(self, tensor, [], self._rows).dims_of(tensor, self.dependence(tensor))
 
     def dependence(self, tensor: Any) -> Dependence:
+        """How `tensor` depends on the samples; analyzes all from which it is computed."""
         self._note_captures(tensor.graph)
         todo = [tensor]
         while todo:
@@ -116,11 +116,11 @@ class Analysis:
             node = Node(
                 self, last, [self._dependences[key(source)] for source in sources], self._rows
             )
-            several = _SEVERAL.get(last.op.type)
-            if several is None:
+            rule_for_all = _RULES_FOR_ALL_OUTPUTS.get(last.op.type)
+            if rule_for_all is None:
                 self._dependences[key(last)] = rules.of_node(node)
             else:
-                for output, dep in zip(last.op.outputs, several(node)):
+                for output, dep in zip(last.op.outputs, rule_for_all(node)):
                     self._dependences.setdefault(key(output), dep)
         return self._dependences[key(tensor)]
 
@@ -135,7 +135,7 @@ class Analysis:
         self._captures[id(graph)] = len(captures)
 
     def inside(self, op: Any, name: str, deps: Sequence[Dependence]) -> Inside | None:
-        """An analysis of the function that `op` calls, given its inputs; None: not in the graph."""
+        """The analysis of a function that `op` calls, for inputs with `deps`; None if unknown."""
         graph = _graph_of(op.graph, name)
         if graph is None or len(graph.inputs) != len(deps):
             return None
@@ -147,10 +147,10 @@ class Analysis:
         return found
 
     def why(self, tensor: Any) -> Any:
-        """The op that combines several samples, or cannot be analyzed, although its inputs can.
+        """The first op on the way to `tensor` that combines several samples or cannot be analyzed.
 
-        If that op calls a function, a branch or a loop: an op in there. None: `tensor` does not
-        depend on such an op.
+        If that op calls a function, a branch or a loop, it is an op in there. None if `tensor` does
+        not depend on such an op.
         """
         if self.kind(tensor) not in _NOT_PER_SAMPLE:
             return None
@@ -170,30 +170,31 @@ class Analysis:
         return tensor.op
 
     def divisor(self, tensor: Any) -> Ratio | None:
-        """The ratio of a division by `tensor`; None unless it is a scalar sum or mean.
+        """The ratio of a division by `tensor`, whose numerator `ratio` sets.
 
-        No gradient may flow to it.
+        None unless `tensor` is a scalar sum or mean, or has one as its variable part, as in
+        max(sum, 1); and None if gradients may flow through it to variables.
         """
         if tensor.shape.num_elements() != 1:
             return None
-        dep, one = self.dependence(tensor), tensor
+        dep, divisor = self.dependence(tensor), tensor
         of_whole: Callable[[Any], Any] = _itself
         if dep.base is not Kind.SUM:
-            while one.op.type in _PASSES:
-                one = one.op.inputs[0]
-            if one.op.type not in ("Maximum", "AddV2", "Add"):
+            while divisor.op.type in _PASSES:
+                divisor = divisor.op.inputs[0]
+            if divisor.op.type not in ("Maximum", "AddV2", "Add"):
                 return None
-            pairs = [(source, self.dependence(source)) for source in one.op.inputs]
+            pairs = [(source, self.dependence(source)) for source in divisor.op.inputs]
             sums = [source for source, found in pairs if found.base is Kind.SUM]
             if len(sums) != 1 or not any(found.is_const for _, found in pairs):
                 return None
             (floor,) = [source for source, found in pairs if found.is_const]
-            of_whole = _with_floor(one.op.type, floor)
-            (one,) = sums
-            dep = self.dependence(one)
-        if dep.kind not in (Kind.SUM, Kind.MEAN) or self._is_trained(one):
+            of_whole = _with_floor(divisor.op.type, floor)
+            (divisor,) = sums
+            dep = self.dependence(divisor)
+        if dep.kind not in (Kind.SUM, Kind.MEAN) or self._is_trained(divisor):
             return None
-        self._divisors[key(tensor)] = Ratio(dep.kind, one, of_whole)
+        self._divisors[key(tensor)] = Ratio(dep.kind, divisor, of_whole)
         return self._divisors[key(tensor)]
 
     def ratio(self, tensor: Any) -> Ratio | None:
@@ -228,7 +229,7 @@ class Analysis:
         return False
 
     def outside(self, placeholder: Any) -> Any:
-        """(analysis, tensor) that a placeholder stands for; None for an outermost input."""
+        """(analysis, tensor) for which a placeholder stands; None for an outermost input."""
         pairs = getattr(placeholder.graph, "captures", ())
         found = next((outside for outside, inside in pairs if inside is placeholder), None)
         return (self, found) if hasattr(found, "op") else None
@@ -292,7 +293,8 @@ class Term(NamedTuple):
       ratio: the divisor of a term of kind RATIO.
       divided: whether `tensor` is the quotient. Otherwise it is the numerator, as the quotient is
         NaN on a part whose divisor is 0.
-      times, by: constants of the graph by which it is multiplied and divided.
+      times, by: constants of the graph by which `tensor` is multiplied and divided.
+      negative: whether the term is subtracted.
     """
 
     tensor: Any
@@ -304,7 +306,7 @@ class Term(NamedTuple):
     negative: bool = False
 
     def factor(self) -> Any:
-        """The factor of `tensor` in the sum: a tensor, or 1."""
+        """The factor of `tensor` in the sum: a tensor, 1 or -1."""
         factor: Any = -1 if self.negative else 1
         for one in self.times:
             factor = factor * one
@@ -361,7 +363,7 @@ def terms(analysis: Analysis, tensor: Any) -> list[Term] | None:
 
 
 def is_body(graph: Any) -> bool:
-    """Whether it is the body of a branch or a loop, which is traced anew for each use."""
+    """Whether `graph` is the body of a branch or a loop, which is traced anew for each use."""
     from tensorflow.python.ops import control_flow_v2_func_graphs as bodies
 
     return isinstance(
@@ -384,7 +386,7 @@ def draw_marked(make: Callable[[], Any], draw: Draw, nested: bool = False) -> An
 
 
 def draws_in_functions(graph: Any) -> bool:
-    """Whether a function that `graph` calls, and that is traced once for all, draws for samples."""
+    """Whether `graph` calls a function that draws for samples and is traced once for all calls."""
     for function in graph._functions.values():
         for node in function.cached_definition.node_def:
             if DRAWN in node.attr and node.attr[DRAWN].list.i[3]:
@@ -409,9 +411,9 @@ def find_drawing_loop(analysis: Analysis, graph: Any) -> Any:
 
 
 def outer_of_draw(analysis: Analysis, drawn: Any) -> int:
-    """How many whole batches the dimension of samples of `drawn`, random numbers, contains.
+    """How many whole batches lie one after another along the dimension of samples of `drawn`.
 
-    Random numbers fit any layout; the first op that combines them with samples decides.
+    These random numbers fit any layout; the first op that combines them with samples decides.
     """
     seen, todo = {key(drawn)}, [drawn]
     while todo:

@@ -21,7 +21,7 @@ from tensorflow.mpi._src.interpose import hooking
 
 
 class Keras(NamedTuple):
-    """What Keras 3 and tf_keras name differently.
+    """Functions that differ between Keras 3 and tf_keras.
 
     Attributes:
       mask_of: returns the mask that Keras has attached to a tensor, or None.
@@ -61,7 +61,7 @@ def on_part(keras: Keras, original: Any) -> Any:
 
 
 class _Given:
-    """The arguments of a call, as tensors, and the masks that Keras has attached to predictions."""
+    """The arguments of a loss's call, and the masks that Keras has attached to its predictions."""
 
     def __init__(self, keras: Keras, y_true: Any, y_pred: Any, sample_weight: Any) -> None:
         self.keras = keras
@@ -118,7 +118,7 @@ def _analyze(
 
 
 def _gives_rows(part: Any, loss: Any, given: _Given) -> bool:
-    """Whether the `call` of a loss of Keras's form returns one value per sample."""
+    """Whether `loss.call` returns one value per sample."""
     mark = part.findings.mark()
     rows = hooking.with_callers_autograph(loss.call)(*given.arguments[:2])
     part.findings.restart(mark)  # the step itself calls it once
@@ -126,7 +126,7 @@ def _gives_rows(part: Any, loss: Any, given: _Given) -> bool:
 
 
 def _of_whole(part: Any, site: Site | None, loss: Any, function: Any, given: _Given) -> Any:
-    """The loss of the whole batch; without a site, all tensors with a rank above 0 are gathered."""
+    """The loss of the whole batch; without a site, tensors are gathered, or averaged if scalars."""
     leaves: list[Leaf | None] = list(site.leaves) if site is not None else []
     leaves += [None] * (len(given.leaves()) - len(leaves))
     whole = [part.whole(one, leaf, loss.name) for one, leaf in zip(given.leaves(), leaves)]
@@ -150,7 +150,7 @@ def _reduction(loss: Any) -> str:
 
 
 def _divisor(loss: Any, given: _Given, dtype: Any) -> Any:
-    """The sum of weights or mask that Keras divides by; None if it is the number of samples."""
+    """The sum of weights or of the mask by which Keras divides; None if it divides by neither."""
     weights, mask = given.arguments[2], given.mask
     if _reduction(loss) == "mean_with_sample_weight":
         return _weights(weights, mask, dtype)
@@ -166,8 +166,7 @@ def _scaled(loss: Any, part: Any, site: Site, value: Any, given: _Given) -> Any:
         return part.scaled(value)
     divisor = _divisor(loss, given, value.dtype)
     total = batch.sum_over_ranks(divisor, part, f"divisor of {loss.name}")
-    by = tf.math.divide_no_nan(divisor * part.to_sum(value.dtype), total)
-    return value * by
+    return value * tf.math.divide_no_nan(divisor * part.to_sum(value.dtype), total)
 
 
 def _weights(sample_weight: Any, mask: Any, dtype: Any) -> Any:

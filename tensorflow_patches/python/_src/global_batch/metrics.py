@@ -4,8 +4,8 @@ The state of most metrics is a sum over samples: each rank adds its samples, and
 summed over ranks when they are read. Where an update adds once per batch (the batch's mean, a count
 of batches), each rank adds its share. A metric that does anything else with its state (a maximum, a
 batch-wise F1) gets the whole batch, and its state is the same on every rank. The analysis of the
-step (plan.py) decides from what the update assigns. For Keras 3 and tf_keras, whose Metric has the
-same form.
+step (plan.py) decides by the values that the update assigns. For Keras 3 and tf_keras, whose Metric
+has the same form.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ def _analyze(
     new = [op for op in operations if op.name not in findings.judged]
     findings.judged.update(op.name for op in new if op.type in states.ASSIGNS)
     variables = variables_of(metric)
-    own: dict[int, bool | None] = {id(variable.handle): None for variable in variables}
+    once_by_handle: dict[int, bool | None] = {id(variable.handle): None for variable in variables}
     why = next(iter(findings.whys[mark.whys :]), None)
     for handle, added in states.assigned(graph, new):
-        if id(handle) not in own:
+        if id(handle) not in once_by_handle:
             continue
         kind = None if added is None else part.kind(added)
         once = kind in (Kind.MEAN, Kind.CONST) and added.dtype.is_floating
-        both = own[id(handle)] not in (None, once)
+        both = once_by_handle[id(handle)] not in (None, once)
         if both or not (once or kind is Kind.SUM or part.is_count(added)):
             why = Why(f"the metric '{metric.name}'", part.why(added))
-        own[id(handle)] = once
+        once_by_handle[id(handle)] = once
     if why is None:
-        site.once = [own[id(variable.handle)] for variable in variables]
+        site.once = [once_by_handle[id(variable.handle)] for variable in variables]
         site.given = _given(args, kwargs)
         return found
     findings.restart(mark)
@@ -86,7 +86,7 @@ def _analyze(
 
 
 def _of_part(part: Any, site: Site, metric: Any, function: Any, args: Any, kwargs: Any) -> Any:
-    """Updates by this rank's part; what grows once per batch grows by this rank's share."""
+    """Updates with this rank's part; variables that grow once per batch grow by its share."""
     # An argument that is present only with static shapes is a weight that counts samples.
     counts_samples = site.given != _given(args, kwargs)
     variables = [] if counts_samples else variables_of(metric)
@@ -94,8 +94,8 @@ def _of_part(part: Any, site: Site, metric: Any, function: Any, args: Any, kwarg
     before = [tf.identity(variable) for variable in once]
     found = function(metric, *args, **kwargs)
     for variable, value in zip(once, before, strict=True):
-        by = tf.math.divide_no_nan(1.0, tf.cast(part.to_sum(tf.float32), tf.float32))
-        variable.assign(value + (variable - value) * tf.cast(by, variable.dtype))
+        share = tf.math.divide_no_nan(1.0, part.to_sum(tf.float32))
+        variable.assign(value + (variable - value) * tf.cast(share, variable.dtype))
     return found
 
 
@@ -118,7 +118,7 @@ def _array(one: Any) -> Any:
 
 
 def _rank(one: Any) -> Any:
-    """The rank of an array, "any" if unknown; None for what is not an array."""
+    """The rank of an array, "any" if unknown; None for other objects."""
     if not isinstance(one, (tf.Tensor, np.ndarray)):
         return None
     return one.ndim if isinstance(one, np.ndarray) or one.shape.rank is not None else "any"
@@ -130,8 +130,8 @@ def analyze_update(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool 
     A first dimension of an argument is taken as that of samples.
 
     Returns:
-      The metric's variables, each with its Site.once; None if the update does anything else to its
-      state than adding, or cannot be analyzed.
+      The metric's variables, each with its element of Site.once; None if the update does more than
+      add to the state, or cannot be analyzed.
     """
     arrays = _arrays(args, kwargs)
     given = tf.nest.flatten(arrays)
@@ -190,7 +190,7 @@ def _of_whole(
 
 
 def variables_of(metric: Any) -> list[Any]:
-    """Its tf.Variables, including those of metrics that it contains."""
+    """The tf.Variables of `metric`, including those of metrics that it contains."""
     found = [unwrap.tf_variable(variable) for variable in metric.variables]
     return [variable for variable in found if isinstance(variable, tf.Variable)]
 

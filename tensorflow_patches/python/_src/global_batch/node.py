@@ -8,9 +8,8 @@ from tensorflow.mpi._src.global_batch import sizes
 from tensorflow.mpi._src.global_batch.kind import Dependence, Kind
 from tensorflow.mpi._src.global_batch.sizes import Number
 
-# An attribute of the ops of a draw for samples, the last of which is an Identity: the dimension of
-# samples, how many numbers a sample has along it, how many of these are a whole batch apart, and
-# whether the draw is in a nested function. See random/own_rows.py.
+# An attribute of the ops of a draw for samples, the last of which is an Identity. Its numbers are
+# `axis`, `factor` and `outer` of sites.Draw, and whether the draw is in a nested function.
 DRAWN = "_tf_mpi_drawn"
 
 
@@ -42,7 +41,7 @@ class Node:
         self.size = sizes.number(rows) if rows else sizes.N
 
     def with_deps(self, deps: list[Dependence], which: list[int] | None = None) -> Node:
-        """A copy with these dependences of all inputs, or with only the inputs `which`."""
+        """A copy with other dependences of its inputs, or of only the inputs `which`."""
         other = Node(self.analysis, self.output, deps, self.rows)
         if which is not None:
             other.inputs = [self.inputs[i] for i in which]
@@ -65,7 +64,6 @@ class Node:
         return None if not ints or len(ints) > 1 or not rank else ints[0] % rank
 
     def dims(self, i: int) -> list[Number] | None:
-        """The shape of an input."""
         return self.dims_of(self.inputs[i], self.deps[i])
 
     def dims_of(self, tensor: Any, dep: Dependence) -> list[Number] | None:

@@ -32,7 +32,10 @@ def find_mixing_op(part: Any, target: Any) -> Any:
 
 
 def _with_own_gradients(part: Any, target: Any) -> Iterator[Any]:
-    """Such ops before `target`, each once; tensors that are equal on all ranks are not followed."""
+    """The ops before `target` that have a custom gradient of the script, each once.
+
+    Tensors that are equal on all ranks are not followed.
+    """
     seen = set()
     todo = [target]
     while todo:
@@ -48,6 +51,7 @@ def _with_own_gradients(part: Any, target: Any) -> Iterator[Any]:
 
 
 def _is_by_sample(part: Any, op: Any) -> bool:
+    """Whether the gradient of `op` treats samples independently; may raise the script's errors."""
     from tensorflow.python.framework import ops
 
     gradient = ops.gradient_registry.lookup(op.node_def.attr[_GRADIENT].s.decode())

@@ -44,7 +44,8 @@ class Step(NamedTuple):
       model: a model of Keras or tf_keras.
       call: "fit", "evaluate" or "predict".
       function: the step; takes a batch.
-      fresh: Keras will make its function again, as after compile(), so the step may have changed.
+      fresh: Keras will make its train, test or predict function again, as after compile(), so the
+        step may have changed.
       eagerly: it runs without a graph.
       compiled: it is compiled by XLA.
       converted: it is converted by AutoGraph.
@@ -66,7 +67,7 @@ def plan_for(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batche
 
     Args:
       is_even: every rank will have the same number of samples.
-      why: the reason if the elements are not samples that can be split; None otherwise.
+      why: the reason if the batches cannot be split into samples; None otherwise.
       whole_batches: every rank can be fed whole batches; otherwise each rank has its own batches,
         which are gathered if the plan is WHOLE.
     """
@@ -134,8 +135,7 @@ def _make(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batches: 
     if findings.foreign_draw and not plan.is_whole:
         _warn_of_restored_draw(step, findings.foreign_draw)
     if plan.is_whole and step.call == "fit":
-        # All ranks' gradients are the same now; keeps the coordinator from warning about it.
-        batch.send_distinct_gradient()
+        batch.send_distinct_gradient()  # because all ranks' gradients will be the same
     elif step.call == "fit":
         for what in _not_combinable(findings):
             _warn_of_value(step, what)
@@ -258,13 +258,13 @@ def _is_built(owner: Any) -> bool:
 
 
 def _numbers(owner: Any) -> dict[str, float]:
-    """Its attributes that are Python numbers."""
+    """The attributes of `owner` that are Python numbers."""
     attributes = getattr(owner, "__dict__", {})
     return {name: one for name, one in attributes.items() if type(one) in (int, float)}
 
 
 def _containers(owner: Any) -> dict[str, tuple[Any, Any]]:
-    """Its public attributes that are lists, dicts or sets, each with a copy.
+    """The public attributes of `owner` that are lists, dicts or sets, each with a copy.
 
     Not tf_keras's wrappers of lists, which forbid saving once an item has been removed.
     """
@@ -299,7 +299,7 @@ def _identity(item: Any) -> Any:
 
 
 def _layers_and_tracked(model: Any) -> list[Any]:
-    """Its layers and what they track: tf_keras's generators count traces for their seeds."""
+    """The model's layers and the objects that they track; tf_keras's generators count traces."""
     from tensorflow.python.trackable import base
 
     layers = list(model._flatten_layers(include_self=False))
@@ -337,7 +337,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _judge_outputs(step: Step, part: batch.Part, findings: Findings, outputs: Any) -> None:
-    """Analyzes what the step returns."""
     if step.call == "predict":
         for one in tf.nest.flatten(outputs):
             if isinstance(one, tf.Tensor) and part.kind(one) not in {*ROWS, Kind.CONST}:
@@ -351,7 +350,7 @@ def _judge_outputs(step: Step, part: batch.Part, findings: Findings, outputs: An
 
 
 def _not_combinable(findings: Findings) -> list[str]:
-    """The returned values that cannot be combined into the whole batch's."""
+    """Describes the returned values that cannot be combined into the whole batch's."""
     allowed = {Kind.MEAN, Kind.CONST, Kind.SUM, Kind.GRADIENT}
     if not findings.eagerly:
         allowed |= {Kind.RATIO, Kind.LINEAR}
@@ -408,7 +407,8 @@ def _assigned_kind(
 ) -> Kind:
     """The kind of the values assigned to a variable.
 
-    Of several, the first that is not constant, a gradient or rows; else rows, if any is.
+    If there are several, the first kind that is not constant, a gradient or rows; without such a
+    kind, rows if any value is.
     """
     worst = Kind.CONST
     for op in operations:
@@ -437,7 +437,7 @@ def _name(model: Any, handle: Any) -> str:
 
 
 def _with_unknown_rows(leaf: Any) -> Any:
-    """The spec with an unknown number of samples; None for what is not a tensor."""
+    """The spec with an unknown number of samples; None for leaves that are not tensors."""
     if isinstance(leaf, (tf.Tensor, tf.TensorSpec)):
         shape = leaf.shape
         return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, leaf.dtype)
@@ -473,7 +473,6 @@ def _row(
 
 
 def _warn_of_restored_draw(step: Step, op: str) -> None:
-    """Warns that a draw inside a restored function differs from one process's."""
     log.once(
         f"{step.call}() of model '{step.model.name}': {op} draws random numbers for samples in a "
         "function that was restored from a file, so every rank draws the same numbers for its "

@@ -18,12 +18,12 @@ _RETURNED = "_tf_mpi_returned"
 
 
 class Source(NamedTuple):
-    """Where a returned value comes from.
+    """The source of a returned value.
 
     Attributes:
-      metric: the metric that it is a result of; None otherwise.
-      key: its key in a result that is a dict.
-      is_sum: whether it is a sum over samples.
+      metric: the metric whose result the value is; None otherwise.
+      key: the value's key, if that result is a dict.
+      is_sum: whether the value is a sum over samples.
     """
 
     metric: Any
@@ -32,7 +32,7 @@ class Source(NamedTuple):
 
 
 def record_returned(part: Part, findings: Findings, logs: Any) -> None:
-    """Records the values that an analyzed step returns besides results of metrics."""
+    """Records the kinds of the values that an analyzed step returns besides metrics' results."""
     for path, value in leaves(logs if isinstance(logs, dict) else {}):
         if id(value) not in part.results:
             terms = part.terms(value)
@@ -101,7 +101,7 @@ def note_result(part: Part, metric: Any, result: Any) -> None:
 
 
 def _note_last_results(model: Any, part: Part) -> None:
-    """tf_keras's metrics return a copy of their class's result, and keep it."""
+    """Records what tf_keras's metrics return: a copy, which they keep, of their class's result."""
     for metric in model.metrics:
         result = getattr(metric, "_call_result", None)
         if result is not None:

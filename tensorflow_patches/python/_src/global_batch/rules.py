@@ -40,7 +40,7 @@ AsString DecodeBase64 EncodeBase64 RegexFullMatch RegexReplace StaticRegexFullMa
 StaticRegexReplace StringJoin StringLength StringLower StringStrip StringToHashBucket
 StringToHashBucketFast StringToHashBucketStrong StringToNumber StringUpper Substr
 """.split()
-# Linear in the upstream gradient, the input with this index.
+# Linear in the upstream gradient, which is the input with this index.
 _GRADIENTS = {
     **dict.fromkeys("""
     EluGrad FakeQuantWithMinMaxArgsGradient LeakyReluGrad Relu6Grad ReluGrad SeluGrad SoftplusGrad
@@ -76,7 +76,7 @@ _CONVOLUTIONS = {  # indices of the kernel and of the samples
 _KERNEL_GRADIENTS = """
 Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter
 """.split()
-# On this many of the last dimensions.
+# By the number of last dimensions on which the ops work.
 _INNER = {
     1: "BatchFFT FFT IFFT RFFT IRFFT MatrixDiag MatrixDiagV2 MatrixDiagV3 NthElement".split(),
     2: """
@@ -94,7 +94,7 @@ StatelessRandomUniformV2 StatelessTruncatedNormal StatelessTruncatedNormalV2 Tru
 StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniform StatefulUniformInt
 ParameterizedTruncatedNormal RandomPoissonV2 RandomShuffle StatefulRandomBinomial
 """.split()
-# Ops that draw and advance a sequence, their own or a generator's.
+# Ops that draw from a sequence, their own or a generator's, or advance it.
 SEQUENCES = {
     *(name for name in _RANDOM if not name.startswith("Stateless")),
     *("Multinomial", "RngReadAndSkip", "RngSkip", "TfMpiRandomState"),
@@ -122,17 +122,16 @@ _V1_LOOPS = {"Enter", "Exit", "Merge", "NextIteration", "RefEnter", "RefMerge"}
 
 
 def is_end(op: object) -> bool:
-    """Whether its inputs are not followed: a loop of compat.v1 leads back to itself."""
+    """Whether the analysis ends at `op`: following a loop of compat.v1 would lead back to it."""
     return getattr(op, "type", "") in _V1_LOOPS
 
 
 def is_drawn(op: Any) -> bool:
-    """Whether its mark describes it, so that its inputs need no analysis."""
+    """Whether a mark describes the output of `op`, so that its inputs need no analysis."""
     return op.type == "Identity" and _drawn(op) is not None
 
 
 def of_node(node: Node) -> Dependence:
-    """The dependence of the node's output."""
     name, deps = node.type, node.deps
     if name in _SOURCES:
         return _constant(node)
@@ -187,7 +186,7 @@ def _drawn(op: Any) -> Dependence | None:
 
 
 def _is_on_current_sample(node: Node) -> bool:
-    """Whether its inputs belong to the current sample of a loop, or are constants."""
+    """Whether inputs belong to the current sample of a loop, and all others are constants."""
     rows = [one for one in node.deps if not one.is_const]
     return bool(rows) and all(
         one.base is Kind.ROWS and one.axis < 0 and one.is_plain and not one.some for one in rows
@@ -268,4 +267,5 @@ _RULES: dict[str, Callable[[Node], Dependence]] = {
     "Where": indices.where,
 }
 _QUOTIENTS = {arithmetic.divide, arithmetic.reciprocal}
+# Rules that apply even if all inputs are constants.
 _OF_CONSTANTS = {_RULES["Fill"], _RULES["BroadcastTo"], arithmetic.as_is}

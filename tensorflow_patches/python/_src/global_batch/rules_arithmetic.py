@@ -48,7 +48,6 @@ def aligned(node: Node) -> Dependence:
 
 
 def elementwise(node: Node) -> Dependence:
-    """Any elementwise op."""
     deps = node.deps
     bases = {one.base for one in deps}
     if bases <= {Kind.CONST, Kind.SIZE}:
@@ -64,7 +63,7 @@ def elementwise(node: Node) -> Dependence:
 
 
 def on_current_sample(node: Node) -> Dependence:
-    """An op on the current sample of a loop, and constants."""
+    """An op on the current sample of a loop and constants."""
     rows = [one for one in node.deps if one.has_rows]
     return rows[0].but(same=all(one.same for one in rows))
 
@@ -124,7 +123,7 @@ def add(node: Node) -> Dependence:
 
 
 def _next_index(node: Node) -> Dependence:
-    """Whether it is the index of a loop's current sample plus 1, as in the end of a slice."""
+    """The index of a loop's current sample plus a constant, as the end of a slice; else MIXED."""
     rows = [one for one in node.deps if one.has_rows]
     alone = len(rows) == 1 and rows[0].axis < 0
     consts = all(one.is_const for one in node.deps if not one.has_rows)
@@ -163,11 +162,11 @@ def _product(node: Node, deps: list[Dependence]) -> Dependence:
     return one.but() if power == 0 and not over else MIXED
 
 
-def gradient(first: int) -> Any:
-    """An op that is linear in its input `first`, the upstream gradient."""
+def gradient(upstream: int) -> Any:
+    """An op that is linear in its input `upstream`, the upstream gradient."""
 
     def rule(node: Node) -> Dependence:
-        others = [one for i, one in enumerate(node.deps) if i != first]
+        others = [one for i, one in enumerate(node.deps) if i != upstream]
         return _product(node, node.deps) if all(one.is_plain for one in others) else MIXED
 
     return rule
@@ -204,7 +203,7 @@ def reciprocal(node: Node) -> Dependence:
 
 
 def _static_power(node: Node) -> int:
-    """1 if a constant equals the static number of samples, otherwise 0."""
+    """1 if the divisor, a constant, may be the static number of samples; otherwise 0."""
     numbers = node.numbers(1)
     if numbers is None:
         value = _evaluated(node.inputs[1])
@@ -246,6 +245,7 @@ def reduce(node: Node) -> Dependence:
 
 
 def _over_samples(node: Node, dep: Dependence) -> Dependence:
+    """A reduction over the dimension of samples."""
     name = node.type
     if dep.is_index or dep.power is None:
         return MIXED

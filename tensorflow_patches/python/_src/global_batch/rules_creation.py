@@ -22,12 +22,12 @@ def tile_any(node: Node) -> Dependence:
 
 def _spread(node: Node, after: list[Number], before: list[Number]) -> Dependence:
     """A constant of shape `before`, broadcast to `after`."""
-    found = [axis for axis, size in enumerate(after) if size.power]
-    if not found:
+    of_samples = [axis for axis, size in enumerate(after) if size.power]
+    if not of_samples:
         return CONST if all(size.power == 0 for size in after) else UNKNOWN
-    if len(found) > 1:
+    if len(of_samples) > 1:
         return MIXED
-    (axis,) = found
+    (axis,) = of_samples
     lead = len(after) - len(before)
     own = before[axis - lead] if axis >= lead else sizes.ONE
     inner = after[axis] / node.size
@@ -59,8 +59,8 @@ def broadcast(node: Node) -> Dependence:
 
 
 def drawn(node: Node) -> Dependence:
-    """Random numbers. A draw for samples that has no mark (node.DRAWN) is noted: it is in a loop or
-    in a restored function."""
+    """Random numbers. A draw for samples without a mark (node.DRAWN), which is in a loop or in a
+    restored function, is added to the analysis's foreign_draws."""
     dep = fill(node)
     if dep.has_rows and drawn_mark(node.op) is None:
         node.analysis.foreign_draws.append(node.op)
@@ -68,7 +68,7 @@ def drawn(node: Node) -> Dependence:
 
 
 def fill(node: Node) -> Dependence:
-    """A fill of a shape that may depend on the number of samples."""
+    """Numbers, filled in or drawn, in a shape that may depend on the number of samples."""
     dep = node.deps[0]
     values = node.deps[1:]
     if dep.base is Kind.CONST and not dep.power:
@@ -104,10 +104,8 @@ def string_split(node: Node) -> Dependence:
 
 
 def padded_words(node: Node) -> Dependence:
-    """RaggedTensorToTensor after `string_split`: rows, if their length is constant.
-
-    Otherwise they are as long as the longest of the batch.
-    """
+    """RaggedTensorToTensor after `string_split`: rows if their length is constant. Otherwise all
+    are as long as the longest of the batch."""
     values = node.deps[1]
     if not (values.has_rows and values.some and values.is_plain and not values.axis):
         return UNKNOWN
@@ -120,7 +118,7 @@ def padded_words(node: Node) -> Dependence:
 
 
 def _source(tensor: Any) -> str | None:
-    """The name of the StringSplitV2 that row lengths or values come from."""
+    """The name of the StringSplitV2 from which row lengths or values come; None without one."""
     while tensor.op.type in ("Cast", "Identity", "StridedSlice"):
         tensor = tensor.op.inputs[0]
     return str(tensor.op.name) if tensor.op.type == "StringSplitV2" else None

@@ -26,7 +26,6 @@ LOOPS = {"While", "StatelessWhile"}
 
 
 def called(node: Node) -> list[Dependence]:
-    """The dependences of all outputs of a call."""
     inner = node.analysis.inside(node.op, node.op.get_attr("f").name, node.deps)
     return [UNKNOWN] * len(node.op.outputs) if inner is None else inner.results()
 
@@ -48,6 +47,7 @@ def branched(node: Node) -> list[Dependence]:
 
 
 def _chosen(condition: Dependence, dep: Dependence) -> Dependence:
+    """The dependence of a branch's result, `dep`, if `condition` has chosen the branch."""
     if condition.is_const or dep.base is Kind.UNKNOWN:
         return dep
     if condition.has_rows and condition.axis < 0 and condition.is_plain and dep.is_plain:
@@ -56,11 +56,17 @@ def _chosen(condition: Dependence, dep: Dependence) -> Dependence:
 
 
 def looped(node: Node) -> list[Dependence]:
+    """The dependences of a loop's results.
+
+    In a loop over the samples, whose condition compares a counter with their number, the counter is
+    the index of the current sample. Any other condition must be constant.
+    """
     condition, body = (node.op.get_attr(name).name for name in ("cond", "body"))
     before = node.deps
     inner = node.analysis.inside(node.op, body, before)
     if inner is None:
         return [UNKNOWN] * len(before)
+    # Whether the body returns a loop variable unchanged.
     kept = [_is_same(end, start) for start, end in zip(inner.graph.inputs, inner.graph.outputs)]
     current = [dep if same else dep.but(zero=dep.zero) for dep, same in zip(before, kept)]
     counters = {
@@ -115,7 +121,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _is_next(inner: Any, tensor: Any, before: Any) -> bool:
-    """Whether it is `before` plus 1."""
+    """Whether `tensor` is `before` plus 1."""
     op = _source(tensor).op
     if op.type not in ("Add", "AddV2") or not _is_same(op.inputs[0], before):
         return False
@@ -164,7 +170,7 @@ def stacked(node: Node) -> Dependence:
 
 
 def _is_current_index(index: Dependence) -> bool:
-    """Whether it is the index of the loop's current sample."""
+    """Whether `index` is the index of the loop's current sample."""
     return index.has_rows and index.is_index and index.axis < 0 and not index.some
 
 
@@ -194,7 +200,7 @@ def pushed(node: Node) -> Dependence:
 
 
 def taken(node: Node) -> Dependence:
-    """The dependence of a list or of an element taken from it."""
+    """TensorListPopBack and TensorListResize: the list, and the element taken from it."""
     dep = node.deps[0]
     return MIXED if dep.has_rows and dep.axis < 0 else dep.but(zero=dep.zero)
 
@@ -206,7 +212,6 @@ def length(node: Node) -> Dependence:
 
 
 def concatenated(node: Node) -> Dependence:
-    """TensorListConcat: the elements concatenated."""
     dep = node.deps[0]
     if not dep.has_rows or dep.axis > 0:
         return dep.but()

@@ -35,33 +35,33 @@ def strided_slice(node: Node) -> Dependence:
     unknown = sizes.array([sizes.symbol("?", "bound")] * count)
     begin, end, strides = (unknown if one is None else one for one in bounds)
     index = sizes.strided(node.op, begin, end, strides)
-    taken = sum(one is not None and one is not Ellipsis for one in index)
+    indexed = sum(item is not None and item is not Ellipsis for item in index)
     if Ellipsis not in index:
         index.append(Ellipsis)
-    before = after = 0  # dimensions
-    for one in index:
-        if one is Ellipsis:
-            if before + rank - taken > dep.axis:
+    before = after = 0  # dimensions of the input and of the output so far
+    for item in index:
+        if item is Ellipsis:
+            if before + rank - indexed > dep.axis:
                 return dep.but(axis=after + dep.axis - before)
-            before, after = before + rank - taken, after + rank - taken
-        elif one is None:
+            before, after = before + rank - indexed, after + rank - indexed
+        elif item is None:
             after += 1
         elif before < dep.axis:
-            before, after = before + 1, after + isinstance(one, slice)
+            before, after = before + 1, after + isinstance(item, slice)
         else:
-            kept = _sliced_samples(node, dep, one) if isinstance(one, slice) else MIXED
+            kept = _sliced_samples(node, dep, item) if isinstance(item, slice) else MIXED
             return kept.but(axis=after) if kept.has_rows else kept
     return UNKNOWN
 
 
-def _sliced_samples(node: Node, dep: Dependence, one: slice) -> Dependence:
-    """The result of a slice along the dimension of samples."""
-    if any(bound.power == "unknown" for bound in (one.start, one.stop, one.step) if bound):
+def _sliced_samples(node: Node, dep: Dependence, cut: slice) -> Dependence:
+    """The result of a slice, with Numbers as bounds, along the dimension of samples."""
+    if any(bound.power == "unknown" for bound in (cut.start, cut.stop, cut.step) if bound):
         return UNKNOWN
-    step = one.step.value
+    step = cut.step.value
     length = dep.outer * node.size * dep.inner
-    end = None if one.stop == length else one.stop
-    start = None if one.start == sizes.ZERO else one.start
+    end = None if cut.stop == length else cut.stop
+    start = None if cut.start == sizes.ZERO else cut.start
     if step == 1 and start is None and end is None:
         return dep.but()
     if dep.is_index or dep.some or step is None or step < 1:
@@ -71,7 +71,7 @@ def _sliced_samples(node: Node, dep: Dependence, one: slice) -> Dependence:
     blocks = ((end or length) - (start or sizes.ZERO)) / block
     if step == 1 and first.value is not None and blocks.value and dep.outer.value:
         inside = 0 <= first.value and first.value + blocks.value <= dep.outer.value
-        return dep.but(outer=blocks) if inside else MIXED
+        return dep.but(outer=blocks) if inside else MIXED  # some of the runs over all samples
     offset = 0 if start is None else start.value
     each = dep.inner / sizes.number(step)
     if each.is_whole and offset is not None and 0 <= offset < step and end is None:
@@ -82,14 +82,14 @@ def _sliced_samples(node: Node, dep: Dependence, one: slice) -> Dependence:
 def _own_sample(node: Node) -> Dependence:
     """x[i] in a loop over the samples."""
     dep, at = node.deps[0], node.deps[1]
-    one = (
+    at_current = (
         at.is_index
         and not at.some
         and at.axis < 0
         and int(node.op.get_attr("shrink_axis_mask")) & 1
     )
     plain = dep.has_rows and dep.axis == 0 and dep.outer == dep.inner == sizes.ONE
-    if one and plain and not dep.is_index and not dep.some:
+    if at_current and plain and not dep.is_index and not dep.some:
         return dep.but(axis=-1)
     return MIXED
 
@@ -105,14 +105,14 @@ def unsliced(node: Node) -> Dependence:
     if count is None or any(one is None for one in bounds):
         return UNKNOWN
     before = after = 0
-    for one in sizes.strided(node.op, *bounds):
-        if one is Ellipsis:
+    for item in sizes.strided(node.op, *bounds):
+        if item is Ellipsis:
             return UNKNOWN
-        if after == dep.axis and isinstance(one, slice):
-            full = one.start is None and one.stop is None and one.step == sizes.ONE
+        if after == dep.axis and isinstance(item, slice):
+            full = item.start is None and item.stop is None and item.step == sizes.ONE
             return dep.but(axis=before, same=False) if full else MIXED
-        before += one is not None
-        after += not isinstance(one, Number)
+        before += item is not None
+        after += not isinstance(item, Number)
     return dep.but(axis=before + dep.axis - after, same=False)
 
 
@@ -133,7 +133,7 @@ def slice_(node: Node) -> Dependence:
 
 def gather(node: Node) -> Dependence:
     params, indices = node.deps[:2]
-    rank, batch = node.rank(0), node.op.get_attr("batch_dims")
+    rank, batch_dims = node.rank(0), node.op.get_attr("batch_dims")
     axis = node.axis(2, rank) if node.type == "GatherV2" else 0
     ranks = (rank, node.rank(1))
     if axis is None or None in ranks or rank is None:
@@ -146,7 +146,7 @@ def gather(node: Node) -> Dependence:
         if axis == params.axis:
             return MIXED  # constant indices select samples
         return params.but(
-            axis=params.axis + (0 if params.axis < axis else (ranks[1] or 0) - 1 - batch)
+            axis=params.axis + (0 if params.axis < axis else (ranks[1] or 0) - 1 - batch_dims)
         )
     if indices.is_index and not indices.power:
         return _own_rows(params, indices, axis)
@@ -155,11 +155,13 @@ def gather(node: Node) -> Dependence:
     if not params.has_rows:
         if not params.is_const:
             return MIXED
-        i = indices.axis if indices.axis < batch else axis + indices.axis - batch
-        return UNKNOWN if indices.axis < batch else indices.but(axis=i, same=False)
+        if indices.axis < batch_dims:
+            return UNKNOWN
+        return indices.but(axis=axis + indices.axis - batch_dims, same=False)
     if params.axis < 0 and indices.axis < 0:
         return params.but(same=False)
-    if params.axis == indices.axis < batch and common_layout(params, indices) and params.is_plain:
+    same_dim = params.axis == indices.axis < batch_dims
+    if same_dim and common_layout(params, indices) and params.is_plain:
         return params.but(same=False)
     return MIXED
 
@@ -190,7 +192,7 @@ def gather_nd(node: Node) -> Dependence:
 
 
 def scatter(node: Node) -> Dependence:
-    """ScatterNd: into rows by their indices, or sums by values of samples."""
+    """ScatterNd: writes samples to rows by their own indices, or sums them by other indices."""
     indices, updates = node.deps[:2]
     if not indices.has_rows or indices.axis:
         return MIXED
@@ -276,7 +278,7 @@ def where(node: Node) -> Dependence:
 
 
 def _mask_key(node: Node, mask: Any, depth: int = 3) -> Any:
-    """A key of the ops that compute a mask: scripts may compute the same mask several times."""
+    """A key made from the ops that compute a mask, as scripts may compute a mask several times."""
     while mask.op.type in ("Identity", "Reshape", "Squeeze"):
         mask = mask.op.inputs[0]
     op = mask.op
@@ -317,7 +319,7 @@ def select(node: Node) -> Dependence:
 
 
 def _compares_size_with_1(node: Node) -> bool:
-    """Whether the condition is that there are several samples, as in vectorized loops."""
+    """Whether the condition is that there is more than one sample, as in vectorized loops."""
     op = node.inputs[0].op
     if op.type != "Greater":
         return False

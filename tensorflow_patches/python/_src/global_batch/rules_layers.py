@@ -18,7 +18,8 @@ from tensorflow.mpi._src.global_batch.rules_layout import Rule
 
 
 def contracted(node: Node, terms: Sequence[str], result: str) -> Dependence:
-    """A sum of products of inputs with dimensions `terms`, over those not in `result`."""
+    """A sum of products of inputs, as Einsum computes it: `terms` has the labels of each input's
+    dimensions, `result` those of the output; it sums over the others."""
     deps = node.deps
     if not all(one.base in (Kind.CONST, Kind.ROWS, Kind.SUM) for one in deps):
         return MIXED
@@ -56,7 +57,7 @@ def contracted(node: Node, terms: Sequence[str], result: str) -> Dependence:
     return how.but(over=over)
 
 
-_LABELS = "abcdefghijklmnopqrstuvw"
+_LABELS = "abcdefghijklmnopqrstuvw"  # of dimensions; x, y and z are those of the matrices
 
 
 def matmul(node: Node) -> Dependence:
@@ -92,8 +93,8 @@ def einsum(node: Node) -> Dependence:
 
 
 def convolution(kernel: int, samples: int) -> Rule:
-    """Linear in the inputs `samples` and `kernel`. Samples are the first dimension of all tensors
-    except the kernel; a kernel that is the output is a sum over samples."""
+    """An op that is linear in its inputs `samples` and `kernel`. Samples are the first dimension of
+    the output and of all inputs except the kernel."""
 
     def rule(node: Node) -> Dependence:
         others = [p for p in range(len(node.deps)) if p not in (kernel, samples)]
@@ -107,7 +108,8 @@ def convolution(kernel: int, samples: int) -> Rule:
 
 
 def kernel_gradient(node: Node) -> Dependence:
-    """The gradient of a kernel: a sum over samples of products of input 0 and the gradient."""
+    """The gradient of a kernel: a sum over samples of products of input 0 and input 2, the upstream
+    gradient."""
     if any(node.deps[i].has_rows and node.deps[i].axis for i in (0, 2)):
         return UNKNOWN
     return _contracted_inputs(node, [0, 2], ["N", "N"], "k")
@@ -119,10 +121,8 @@ def _contracted_inputs(node: Node, which: list[int], terms: list[str], result: s
 
 
 def layer(*followed: int) -> Rule:
-    """A function of each sample; samples come first in some inputs (default: the first one).
-
-    The other inputs must be constant.
-    """
+    """A function of each sample: samples are the first dimension of the inputs `followed` (default:
+    the first input); the other inputs must be constant."""
 
     def rule(node: Node) -> Dependence:
         which = [i for i in followed or (0,) if i < len(node.deps)]
@@ -169,7 +169,7 @@ def inner(core: int) -> Rule:
 
 
 def along_last_dim(node: Node) -> Dependence:
-    """Softmax, top k and the like: along the last dimension."""
+    """Softmax and top k, which combine elements along the last dimension."""
     dep, rank = node.deps[0], node.rank(0)
     if not dep.has_rows or not dep.is_plain or not all(one.is_const for one in node.deps[1:]):
         return MIXED
@@ -177,7 +177,6 @@ def along_last_dim(node: Node) -> Dependence:
 
 
 def arg_max(node: Node) -> Dependence:
-    """ArgMax and ArgMin."""
     dep, rank = node.deps[0], node.rank(0)
     axis = node.axis(1, rank)
     if not dep.has_rows or not dep.is_plain:

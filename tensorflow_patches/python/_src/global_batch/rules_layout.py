@@ -25,14 +25,14 @@ Rule = Callable[[Node], Dependence]
 
 
 def moves(first: int = 0) -> Callable[[Rule], Rule]:
-    """Makes a rule for the samples of input `first`; other inputs must be constant.
+    """Decorates a rule for an input `first` that has samples.
 
-    If that input has no samples, the output has its dependence.
+    If that input has none, the output has its dependence; the other inputs must be constant.
     """
 
     def decorate(rule: Rule) -> Rule:
         @functools.wraps(rule)
-        def whole(node: Node) -> Dependence:
+        def rule_for_any(node: Node) -> Dependence:
             dep = node.deps[first]
             others = [one for i, one in enumerate(node.deps) if i != first]
             if any(one.base not in (Kind.CONST, Kind.SIZE) or one.over for one in others):
@@ -41,7 +41,7 @@ def moves(first: int = 0) -> Callable[[Rule], Rule]:
                 return dep.but(zero=dep.zero)
             return rule(node)
 
-        return whole
+        return rule_for_any
 
     return decorate
 
@@ -64,7 +64,8 @@ def reshape(node: Node) -> Dependence:
         return UNKNOWN
     if dep.some:
         return dep.but() if after[:1] == before[:1] and dep.axis == 0 else MIXED
-    first = sizes.product(before[: dep.axis]) * dep.outer  # elements before those of a sample
+    # In row-major order, the elements are `first` runs over all samples.
+    first = sizes.product(before[: dep.axis]) * dep.outer
     if dep.same and dep.loose:
         inner = sizes.product(before) / sizes.product(before[: dep.axis])
         first, dep = sizes.product(before[: dep.axis]), dep.but(inner=inner / node.size)
@@ -169,7 +170,7 @@ def _stacked_samples(rows: list[Dependence], axis: int) -> Dependence:
         return MIXED
     are_indices = {one.is_index for one in rows}
     if are_indices == {True, False} and not rows[0].is_index:
-        return MIXED  # as indices for GatherNd, the sample's would not come first
+        return MIXED  # GatherNd needs the sample's index first
     return layout.but(axis=axis, same=all(one.same for one in rows), is_index=rows[0].is_index)
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def is_batched(spec: Any) -> bool:
-    """Whether what `spec` describes has samples along its first dimension."""
+    """Whether a value that `spec` describes has samples along its first dimension."""
     if not isinstance(spec, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):
         return _is_batched_otherwise(spec)
     return spec.shape.rank is None or spec.shape.rank > 0

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tensorflow.mpi._src.global_batch.kind import Kind
 
-LOSS = "the loss whose gradient it takes"
+LOSS = "the loss whose gradient it takes"  # Why.what, for the loss of a step
 
 
 class How(enum.Enum):
@@ -68,7 +68,7 @@ class Why(NamedTuple):
     """Why a batch cannot be split: something depends on several samples, or cannot be analyzed.
 
     Attributes:
-      what: what does.
+      what: that thing, in words for a message.
       op: the operation that causes it, as `location` describes it.
       way_out: what the user can do so that the ranks share the work.
     """
@@ -128,7 +128,7 @@ class Findings:
         return not (self.draws or self.foreign_draw or self.nested_draws or self.whys)
 
     def enter(self, kind: str) -> tuple[Site, Mark]:
-        """Begins a call; findings until `restart` belong to the calls inside it."""
+        """Begins the analysis of a call; findings after the mark belong to calls inside it."""
         self.sites.append(Site(kind))
         return self.sites[-1], self.mark()
 
@@ -137,7 +137,7 @@ class Findings:
         return Mark(*(len(getattr(self, name)) for name in Mark._fields))
 
     def restart(self, mark: Mark) -> None:
-        """Discards the findings since `mark`: no step runs them, or they see the whole batch."""
+        """Discards the findings since `mark`: their calls will not run, or on the whole batch."""
         for name, length in mark._asdict().items():
             del getattr(self, name)[length:]
 
@@ -204,7 +204,7 @@ class Planned:
         self._next_draw: Iterator[Draw] = iter(draws)
 
     def next(self, kind: str) -> Site | None:
-        """The decision for the next call; None once the step has left the analyzed path."""
+        """The decision for the next call; None once the step's calls differ from the analyzed."""
         site = next(self._next, None)
         if site is None or site.kind != kind:
             self._next = iter(())
@@ -212,7 +212,7 @@ class Planned:
         return site
 
     def next_draw(self, op: str, rank: int | None) -> Draw | None:
-        """The decision for a call of `op`; None in the same case as for `next`."""
+        """The decision for a draw by `op`; None once the step's draws differ from the analyzed."""
         draw = next(self._next_draw, None)
         if draw is None or draw.op != op or None not in (draw.rank, rank) and draw.rank != rank:
             self._next_draw = iter(())

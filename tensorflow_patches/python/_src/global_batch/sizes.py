@@ -100,7 +100,8 @@ def number(value: Any) -> Number:
 
 
 def symbol(kind: str, name: str) -> Number:
-    """A symbol of a kind as in Number; "": it is the same for a part and for the whole batch."""
+    """A symbol of the kind "N", "#" or "?" of Number; kind "": the same for a part and the whole
+    batch."""
     return Number(Fraction(1), ((f"{kind or '='}{name}", 1),))
 
 
@@ -120,6 +121,7 @@ def _combined(how: str, *numbers: Number) -> Number:
 
 
 def _larger(one: Number, other: Number, sign: int = 1) -> Number:
+    """The larger of two numbers; the smaller if `sign` is -1."""
     if one.of == other.of:
         return max(one, other, key=lambda number: sign * number.factor)
     for size, floor in ((one, other), (other, one)):
@@ -198,14 +200,14 @@ def _elementwise(function: Callable[..., Number]) -> Any:
 
 
 def strided(op: Any, begin: Any, end: Any, strides: Any) -> list[Any]:
-    """The index of a StridedSlice as in Python; a bound is a Number or None."""
+    """The Python index that corresponds to a StridedSlice; a bound is a Number or None."""
     masks = {
         name: int(op.get_attr(f"{name}_mask"))
         for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
     }
     index: list[Any] = []
-    for output, (first, last, step) in enumerate(zip(begin.flat, end.flat, strides.flat)):
-        bit = 1 << output
+    for i, (first, last, step) in enumerate(zip(begin.flat, end.flat, strides.flat)):
+        bit = 1 << i
         if masks["ellipsis"] & bit:
             index.append(Ellipsis)
         elif masks["new_axis"] & bit:

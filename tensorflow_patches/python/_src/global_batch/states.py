@@ -29,7 +29,7 @@ _READS = {"ReadVariableOp", "VarHandleOp", "Const"}
 
 @contextlib.contextmanager
 def restored_after_stand_in(model: Any, part: Part) -> Iterator[None]:
-    """Around a step: if its samples do not count, undoes the changes that they have made."""
+    """Around a step: if its samples do not count, undoes the changes of state that they make."""
     if part.counts is None:
         yield
         return
@@ -46,17 +46,18 @@ def restored_after_stand_in(model: Any, part: Part) -> Iterator[None]:
     else:
         changed = _assigned_from_samples(graph, graph.get_operations()[first:], part)
     before = [pair for pair in summed if id(pair[0]) not in same_on_ranks]
-    mine = {id(variable) for variable, _ in summed}
+    of_metrics = {id(variable) for variable, _ in summed}
     before += [
         (variable, value)
         for variable, value in others
-        if id(variable.handle) in changed and id(variable) not in mine
+        if id(variable.handle) in changed and id(variable) not in of_metrics
     ]
     if before:
         _restore_unless(part.counts, before)
 
 
 def _values(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Each tf.Variable once, with a copy of its value."""
     found = [unwrap.tf_variable(variable) for variable in variables]
     return [
         (variable, tf.identity(variable))
@@ -83,7 +84,7 @@ def batch_norms(model: Any) -> list[Any]:
 
 
 def _moving_averages(model: Any) -> list[Any]:
-    """The only state that is known to depend on samples in eager code."""
+    """Batch norms' moving averages: in eager code, the only state known to depend on samples."""
     return [
         variable
         for layer in batch_norms(model)
@@ -137,6 +138,7 @@ def assigned(graph: Any, operations: Iterable[Any]) -> Iterator[tuple[Any, Any]]
 
 
 def _added(op: Any) -> Any:
+    """The tensor that `op`, an assignment, adds to its variable; None if it does not only add."""
     if op.type == "AssignAddVariableOp":
         return op.inputs[1]
     value = op.inputs[1].op if op.type == "AssignVariableOp" else None
@@ -164,7 +166,7 @@ def _leads_to(tensor: Any, leaves: set[Any]) -> bool:
         if op.type in _READS or op.type.startswith("TfMpi") or carrier.averaged_names(op):
             continue
         sources = op.inputs
-        if op.type == "IdentityN":  # a custom gradient passes its inputs, too
+        if op.type == "IdentityN":  # a custom gradient's op also passes the function's inputs
             sources = [op.inputs[tensor.value_index]]
         for source in sources:
             if kinds.key(source) not in seen:

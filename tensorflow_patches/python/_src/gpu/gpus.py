@@ -42,7 +42,7 @@ def choose(seen: Sequence[Sequence[str]]) -> list[int | None]:
             order[rank if ranks <= count else rank * count // ranks] if count else None
             for rank in range(ranks)
         ]
-    # The launcher has divided the GPUs. Ranks with the same list of several use them in turn.
+    # The launcher has divided the GPUs. Ranks with the same list use its GPUs in turn.
     chosen: list[int | None] = []
     for rank, own in enumerate(seen):
         before = sum(other == own for other in seen[:rank])
@@ -62,11 +62,12 @@ def report() -> list[tuple[str, str]]:
 
 
 def _assign_gpus(_context: ModuleType) -> None:
+    """Called when TensorFlow's context has been imported. Collective; sets _chosen and _report."""
     global _chosen, _report
     if not _is_for_gpus():
         return
     own = [(address, name, _numa(address)) for address, name in c_api.gpus()]
-    ranks = control_plane.headers("GPUs", {"machine": _machine(), "gpus": own, **_place()})
+    ranks = control_plane.headers("GPUs", {"machine": _machine(), "gpus": own, **_host()})
     here = [rank for rank, other in enumerate(ranks) if other["machine"] == _machine()]
     choices: dict[int, int | None] = {}
     for machine in dict.fromkeys(other["machine"] for other in ranks):
@@ -80,7 +81,7 @@ def _assign_gpus(_context: ModuleType) -> None:
     sharing = [
         rank
         for rank in here
-        if (theirs := choices[rank]) is not None and ranks[rank]["gpus"][theirs][0] == own[mine][0]
+        if (index := choices[rank]) is not None and ranks[rank]["gpus"][index][0] == own[mine][0]
     ]
     if len(sharing) > 1 and config.grow_gpu_memory():
         if group.rank == sharing[0] == 0:
@@ -126,7 +127,7 @@ def _numa(address: str) -> str:
     return node.read_text().strip() if node.exists() else "unknown"
 
 
-def _place() -> dict[str, Any]:
+def _host() -> dict[str, Any]:
     return {"host": os.uname().nodename, "cores": len(os.sched_getaffinity(0))}
 
 

@@ -1,10 +1,11 @@
 """The initial broadcast: before the first step, all ranks get rank 0's values of the variables.
 
-A first step begins with a Session run that reaches an Apply op, a call of a traced function that
-contains one, or an eager GradientTape. At each of these, the ranks exchange lists of their
-variables, and synchronize those that all ranks have; a variable that only some ranks have stays as
-it is. Anything else (raw ops, variables created inside the first eager tape) is synchronized by the
-kernel itself, at the variable's first Apply op.
+A first step begins with a Session run that reaches an Apply op (compat_v1/sessions.py), a call of a
+traced function that contains one, an eager GradientTape, the first eager update of an optimizer, or
+Keras's fit. At each of these, the ranks exchange lists of their variables, and synchronize those
+that all ranks have; a variable that only some ranks have stays as it is. Variables that all of
+these miss (updated by raw ops, or created inside the first eager tape) are synchronized by the
+kernel itself, at their first Apply op.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _counter = itertools.count()  # syncs of functions and tapes, in program order
 _optimizer_counter = itertools.count()  # eager optimizers, in the order of their first update
 _variable_counter = itertools.count()  # variables that a step creates, in program order
 _lock = threading.Lock()
-_created = itertools.count()
+_creation_counter = itertools.count()
 # Existing eager variables in creation order; change and iterate under _lock. Each eager assign_add
 # creates one that is deleted immediately.
 _variables: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-_tape_done = False
 _generation = 1  # variables synchronized in an earlier generation are synchronized again
+_tape_done = False  # whether _before_tape has synchronized all variables in this generation
 _changed: str | None = None  # how this rank has changed its variables since the last sync
 
 
@@ -38,7 +39,7 @@ def variable_created(variable: Any) -> None:
     """See hooks.variable_created."""
     if not variable._in_graph_mode:
         with _lock:
-            _variables[next(_created)] = variable
+            _variables[next(_creation_counter)] = variable
 
 
 def variable_starts(variable: Any) -> None:
@@ -47,7 +48,6 @@ def variable_starts(variable: Any) -> None:
 
 
 def _live_variables() -> list[Any]:
-    """The existing eager variables, in creation order."""
     with _lock:
         return list(_variables.values())
 
@@ -86,14 +86,14 @@ def checkpoint_restored(checkpoint: Any, path: Any) -> None:
     from tensorflow.python.checkpoint import util
 
     if path is not None and tf.executing_eagerly():
-        found = util.list_objects(checkpoint._saver._graph_view)
-        state_changed(f"restore({str(path)!r})", found)
+        restored = util.list_objects(checkpoint._saver._graph_view)
+        state_changed(f"restore({str(path)!r})", restored)
 
 
 def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = ()) -> bool:
-    """Synchronizes `handles`; returns whether that is complete, and then notes it.
+    """Synchronizes `handles`; returns whether that is complete, and if so records them.
 
-    It is not complete if a variable has no value on some rank, because a function initializes it in
+    It is not complete if, on any rank, a variable has no value because a function initializes it in
     its first call. `trained`: those of `handles` that are known to be trained. They are matched
     separately, so that a variable of the same name, dtype and shape that only one rank has cannot
     be mistaken for one of them.
@@ -103,10 +103,10 @@ def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = (
         ordered = sorted(handles, key=states.creation_number)
         roles = {id(handle): "trained" for handle in trained}
         found = [states.state_of(handle, roles.get(id(handle), "other")) for handle in ordered]
-        late = sum(state is None and states.is_uninitialized(handle)
-                   for handle, state in zip(ordered, found))  # fmt: skip
+        uninitialized = sum(state is None and states.is_uninitialized(handle)
+                            for handle, state in zip(ordered, found))  # fmt: skip
         known = [state for state in found if state is not None]
-        complete = states.synchronize(label, known, late)
+        complete = states.synchronize(label, known, uninitialized)
         if complete:
             _synchronized_handles.update(naming.handle_name(handle)[1] for handle in ordered)
     return complete
@@ -116,7 +116,7 @@ _synchronized_handles: set[str] = set()
 
 
 def _before_function(graph: Any, captured: Any) -> None:
-    """Called when a traced function that trains is about to run."""
+    """Called when eager code is about to run a traced function that trains."""
     if getattr(busy, "on", False):
         return
     if graph._tf_mpi_synchronized != _generation:
@@ -124,11 +124,11 @@ def _before_function(graph: Any, captured: Any) -> None:
         if _sync_function(graph, captured):
             graph._tf_mpi_synchronized = generation
         graph._tf_mpi_replicas = _replicas(graph._tf_mpi_trained.values())
-    _compare_replicas(graph._tf_mpi_replicas)
+    _compare_replicas(*graph._tf_mpi_replicas)
 
 
 def _replicas(handles: Iterable[Any]) -> tuple[Any, dict[str, Any]]:
-    """The handles that all ranks have: their Replicas of replica_check, and the handles by name."""
+    """The Replicas (replica_check.py) of the handles that all ranks have; these handles by name."""
     found = {
         c_api.variable_name(*naming.handle_name(handle)): handle
         for handle in handles
@@ -137,9 +137,8 @@ def _replicas(handles: Iterable[Any]) -> tuple[Any, dict[str, Any]]:
     return replica_check.replicas_of(list(found)), found
 
 
-def _compare_replicas(known: tuple[Any, dict[str, Any]]) -> None:
-    """Called when a step is about to train the variables of _replicas."""
-    replicas, handles = known
+def _compare_replicas(replicas: Any, handles: dict[str, Any]) -> None:
+    """Called before a step that trains these variables; the arguments are a result of _replicas."""
     if replicas is not None:
         replica_check.before_step(
             replicas, lambda: [large_variables.view(handles[name]) for name in replicas.names]
@@ -161,9 +160,9 @@ def _sync_function(graph: Any, captured: Any) -> bool:
 
 
 def _before_tape() -> None:
-    """Called before a forward pass outside Sessions that does not train by itself.
+    """Called before an eager tape, or a call of a function that has a tape but does not train.
 
-    The first one synchronizes all existing variables.
+    The first call in a generation synchronizes all existing variables.
     """
     global _tape_done
     if _tape_done or getattr(busy, "on", False):
@@ -179,10 +178,10 @@ def before_optimizer(optimizer: Any, variables: list[Any]) -> None:
 
 
 def before_eager_update(optimizer: Any, variables: list[Any]) -> None:
-    """Called before an eager update of `variables` by an optimizer of Keras or compat.v1. Its first
-    update, and the first after a restore, synchronize.
+    """Called before an eager update of `variables` by an optimizer of Keras or compat.v1.
 
-    _before_function handles graphs.
+    The optimizer's first update, and its first one after a restore, synchronize its variables.
+    _before_function does so for updates in graphs.
     """
     if getattr(busy, "on", False):
         return
@@ -197,13 +196,13 @@ _synchronized_optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyD
 
 
 def _compare_eagerly(optimizer: Any, variables: list[Any]) -> None:
-    """Called when an eager update of `variables` is about to run."""
     handles = [getattr(variable, "handle", None) for variable in variables]
-    known, of = _eager_replicas.get(optimizer, (None, []))
-    if known is None or of != list(map(id, handles)):
+    ids = list(map(id, handles))
+    known, ids_then = _eager_replicas.get(optimizer, (None, []))
+    if known is None or ids_then != ids:
         known = _replicas(handle for handle in handles if hasattr(handle, "_numpy_internal"))
-        _eager_replicas[optimizer] = (known, list(map(id, handles)))
-    _compare_replicas(known)
+        _eager_replicas[optimizer] = (known, ids)
+    _compare_replicas(*known)
 
 
 _eager_replicas: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -243,7 +242,7 @@ def _is_synchronized(variable: Any) -> bool:
 
 
 def changed() -> str | None:
-    """How this rank has changed its variables, if they are not synchronized yet."""
+    """What has changed this rank's variables since they were last synchronized; None if nothing."""
     if _changed is None and c_api.load().tfmpi_missed():
         return "waited while the others trained"
     return _changed
@@ -262,8 +261,8 @@ def before_model_runs(label: str, variables: list[Any], changed_anywhere: bool) 
     Args:
       label: identifies the exchange on all ranks.
       variables: those of the model and its optimizer.
-      changed_anywhere: whether a rank has restored some; then all are synchronized again, otherwise
-        only those that have not been.
+      changed_anywhere: whether changed() is not None on any rank; then all are synchronized again,
+        otherwise only those that have not been.
     """
     global _changed
     if changed_anywhere:

@@ -72,11 +72,10 @@ def view(handle: Any) -> np.ndarray[Any, Any]:
 
 @contextlib.contextmanager
 def shared_fetches() -> Iterator[None]:
-    """Inside, Session.run on this thread returns variables without copying them.
+    """Inside, Session.run on this thread returns the values of variables without copying them.
 
-    See glue/internals/shared_fetches.h.
-
-    For variables only. The caller must release the arrays before the Session runs a step.
+    Only variables may be fetched, and their arrays must be released before the Session runs a
+    step. See glue/internals/shared_fetches.h.
     """
     c_api.load().tfmpi_share_fetches(1)
     try:
@@ -87,10 +86,10 @@ def shared_fetches() -> Iterator[None]:
 
 @dataclasses.dataclass
 class FetchedVariable:
-    """A Session's variable, inside shared_fetches(). `array`: the fetched value.
+    """A Session's variable, inside shared_fetches().
 
-    `received`: rank 0's value if the caller must still write it, because the array's memory is
-    shared with something other than this variable.
+    `array`: the fetched value. `received`: rank 0's value, if the caller must still write it into
+    the variable because `array` does not belong to the variable alone.
     """
 
     array: np.ndarray[Any, Any]
@@ -101,7 +100,7 @@ class FetchedVariable:
         return control_plane.digest(self.array)
 
     def broadcast_from_rank_0(self, label: str) -> None:
-        """See EagerVariable.receive."""
+        """See EagerVariable.broadcast_from_rank_0; the value may be in `received` afterwards."""
         array = self.array
         if group.rank != 0 and not c_api.load().tfmpi_is_lone_variable(array.ctypes.data):
             array = self.received = np.empty_like(array)

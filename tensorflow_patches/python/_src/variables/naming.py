@@ -22,23 +22,23 @@ NAMES = "_tf_mpi_names"  # the attribute of an average op with the names of its 
 
 
 _users_lock = threading.Lock()
-# By label: those who average under it, in the order of their first use; under the lock.
+# By label: the optimizers that average under it, in the order of first use; guarded by _users_lock.
 _users: dict[str, list[weakref.ref[Any]]] = collections.defaultdict(list)
 
 
 def number_of_user(label: str, user: Any) -> int:
-    """The number, from 1, of an optimizer among those that average gradients under `label`: in the
+    """The number, from 1, of an optimizer among those that average gradients under `label`, in the
     order in which the program first uses them, which is the same on all ranks."""
     with _users_lock:
         users = _users[label]
-        number = next((n for n, one in enumerate(users) if one() is user), len(users))
-        if number == len(users):
+        index = next((i for i, one in enumerate(users) if one() is user), len(users))
+        if index == len(users):
             users.append(weakref.ref(user))
-    return number + 1
+    return index + 1
 
 
 def handle_name(handle: Any) -> tuple[str, str]:
-    """(container, name) of an eager resource handle, as the kernels see it; cached on it."""
+    """(container, name) of an eager resource handle, as kernels see them; cached on the handle."""
     known: tuple[str, str] | None = getattr(handle, "_tf_mpi_name", None)
     if known is None:
         from tensorflow.python.eager import context, execute
@@ -54,7 +54,7 @@ def handle_name(handle: Any) -> tuple[str, str]:
 
 
 def noted(graph: Any, name: str, make: Callable[[], Any]) -> Any:
-    """The attribute of a graph in which we note something about it; made at the first call."""
+    """The attribute `name` of `graph`, in which we note something; the first call creates it."""
     if not hasattr(graph, name):
         setattr(graph, name, make())
     return getattr(graph, name)
@@ -139,15 +139,15 @@ def _mark(graph: Any, trained: list[Any]) -> None:
     while graph is not None and hasattr(graph, "outer_graph"):
         known = noted(graph, "_tf_mpi_trained", dict)
         known.update({id(handle): handle for handle in trained})
-        graph._tf_mpi_synchronized = 0
+        graph._tf_mpi_synchronized = 0  # in no generation yet: see initial_broadcast.py
         graph = graph.outer_graph
 
 
 def function_first_called(graph: Any, captured: Any) -> None:
-    """Handles functions whose Apply ops were not created here: of a SavedModel or imported graph.
+    """Handles a function whose Apply ops come from a SavedModel or an imported graph.
 
-    Their captures are declared in order, which is the same on every rank that has loaded the same
-    function.
+    apply_op_created has not seen these ops, so all captured variables are declared, in an order
+    that is the same on every rank that has loaded the same function.
     """
     graph._tf_mpi_seen = True
     if hasattr(graph, "_tf_mpi_trained") or not _holds_apply_op(graph):
@@ -223,7 +223,7 @@ def _called(node: Any) -> list[str]:
 
 
 def function_nested(inner: Any) -> None:
-    """Called when `inner`, which trains or computes gradients, is called in a graph being built."""
+    """Called when a graph being built calls `inner`, which trains or contains a tape."""
     if hasattr(inner, "_tf_mpi_trained"):
         _mark(tf.compat.v1.get_default_graph(), list(inner._tf_mpi_trained.values()))
     if hasattr(inner, "_tf_mpi_tape"):
@@ -231,7 +231,7 @@ def function_nested(inner: Any) -> None:
 
 
 def mark_tape() -> None:
-    """Called when a tape is entered during tracing: calls of the function are forward passes."""
+    """Called when a tape is entered during tracing: a call of the function is a forward pass."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None and hasattr(graph, "outer_graph"):
         graph._tf_mpi_tape = True
@@ -240,8 +240,7 @@ def mark_tape() -> None:
 
 def _number_occurrence(graph: Any, op: Any) -> None:
     counts = noted(graph, "_tf_mpi_counts", collections.Counter)
-    # As the kernels name it; see glue/kernels/apply_kernel.h.
-    kind = op.type.replace("SparseApply", "Apply")
+    kind = op.type.replace("SparseApply", "Apply")  # as in ApplyNode::request_suffix
     key = (kind, op.inputs[0].op.name if hasattr(op.inputs[0], "op") else id(op.inputs[0]))
     counts[key] += 1
     if group.size == 1:
@@ -250,6 +249,7 @@ def _number_occurrence(graph: Any, op: Any) -> None:
         op._set_attr("_tf_mpi_occurrence", tf.compat.v1.AttrValue(i=counts[key]))
     updates = noted(graph, "_tf_mpi_updates", dict).setdefault(key[1], [])
     updates.append(op)
-    # They may run in any order: a rank must not copy rows that one of them has yet to update.
+    # They may run in any order, so their kernels must not divide the rows among the ranks and copy
+    # the results: another update may still have to change those rows.
     for update in updates[-2:] if len(updates) > 1 else ():
         update._set_attr("_tf_mpi_one_of_many", tf.compat.v1.AttrValue(b=True))

@@ -1,11 +1,11 @@
 """The divergence check: variables that ranks train together must be bitwise equal on all ranks.
 
 Before every K-th step of a set of variables each rank hashes them: all of them if the user has set
-the interval (TF_MPI_CHECK), otherwise as many bytes as are cheap, continuing with the next ones at
-the next check. The hashes are exchanged by one allgather during the step, and every rank compares
-them before its next step. By then all ranks have started that exchange, because each starts it
-before the step that they have just taken together, so the wait is short, and all ranks reach the
-same conclusion at the same step.
+the interval (TF_MPI_CHECK), otherwise as many bytes as take 0.3 % of the time; the next check
+continues with the bytes that follow. The hashes are exchanged by one allgather during the step, and
+every rank compares them before its next step. The wait is short, because each rank has started the
+exchange before the step that all have just taken together. All ranks reach the same conclusion at
+the same step.
 
 Variables that several threads train at the same time are not compared, because their steps have no
 defined order.
@@ -27,9 +27,9 @@ from tensorflow.mpi._src.messaging import collectives, control_plane
 from tensorflow.mpi._src.presence import peers
 from tensorflow.mpi._src.runtime import c_api, group
 
-_AUTO = 100  # steps
-_SHARE = 0.003  # of the time since the last check
-_MIN_BYTES, _FIRST_BYTES = 2**20, 2**28
+_AUTO_INTERVAL = 100  # steps
+_TIME_FRACTION = 0.003  # of the time between two checks, which hashing may take
+_MIN_BYTES, _FIRST_BYTES = 2**20, 2**28  # per check
 _BLOCK = 2**16  # bytes per hash when locating a difference
 _HEADER = 5  # numbers before the hashes in a rank's row: see _begin
 
@@ -38,7 +38,7 @@ Read = Callable[[], Sequence[Any]]
 
 _lock = threading.Lock()
 _sets: dict[tuple[str, ...], Replicas] = {}  # guarded by _lock
-_caught_up = 0  # how often the script has synchronized variables
+_script_syncs = 0  # how often the script has synchronized variables
 
 
 @dataclasses.dataclass
@@ -48,23 +48,23 @@ class Replicas:
     names: tuple[str, ...]
     thread: int  # the thread that took the first step
     steps: int = 0  # steps begun since the script last synchronized them
-    caught_up: int = 0  # _caught_up at that time
-    other_threads: bool = False  # whether other threads have taken steps here
-    concurrent: bool = False  # the same, on any rank; then nothing is compared any more
+    script_syncs: int = 0  # _script_syncs at that time
+    other_threads: bool = False  # whether other threads of this rank have taken steps
+    concurrent: bool = False  # whether those of any rank have; then nothing is compared any more
     agreed: int = 0  # the step of the last check that found no difference
-    start: int = 0  # where the next check begins, in bytes over all variables
-    limit: int = _FIRST_BYTES  # how many bytes it hashes, unless all are
+    start: int = 0  # the offset at which the next check begins, in bytes over all variables
+    limit: int = _FIRST_BYTES  # how many bytes it hashes if _is_limited()
     last: float = 0.0  # when the last check began
     under_way: collectives.Gathering | None = None
-    checked: int = 0  # the step before which that exchange began
+    checked: int = 0  # the step before which `under_way` began
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
 
 def mark_synchronized() -> None:
     """Called when the script has synchronized variables by tf.mpi.broadcast_variables."""
-    global _caught_up
+    global _script_syncs
     c_api.load().tfmpi_caught_up()
-    _caught_up += 1
+    _script_syncs += 1
 
 
 def replicas_of(names: Sequence[str]) -> Replicas | None:
@@ -90,8 +90,9 @@ def before_step(replicas: Replicas | None, read: Read) -> None:
         replicas.other_threads |= replicas.thread != threading.get_ident()
         if replicas.under_way is not None:
             _end(replicas, read)
-        if replicas.caught_up != _caught_up:  # until then ranks may have taken different steps
-            replicas.caught_up, replicas.steps, replicas.start = _caught_up, 1, 0
+        if replicas.script_syncs != _script_syncs:
+            # Before that, the ranks may have taken different numbers of steps.
+            replicas.script_syncs, replicas.steps, replicas.start = _script_syncs, 1, 0
             replicas.limit = _FIRST_BYTES
         if replicas.steps % _check_interval() == 0 and not replicas.concurrent:
             _begin(replicas, read)
@@ -100,12 +101,12 @@ def before_step(replicas: Replicas | None, read: Read) -> None:
 @functools.cache
 def _check_interval() -> int:
     """The number of steps between checks; 0: no checks."""
-    wish = config.get("TF_MPI_CHECK")
-    return {"off": 0, "auto": _AUTO}.get(wish, wish)
+    setting = config.get("TF_MPI_CHECK")
+    return {"off": 0, "auto": _AUTO_INTERVAL}.get(setting, setting)
 
 
 def _is_limited() -> bool:
-    """Whether a check compares only a part, limited by its cost."""
+    """Whether a check compares only a part of the variables, to limit its cost."""
     return bool(config.get("TF_MPI_CHECK") == "auto")
 
 
@@ -125,7 +126,7 @@ def _begin(replicas: Replicas, read: Read) -> None:
     ]
     replicas.last, replicas.checked = begun, replicas.steps
     digest = control_plane.text_digest(replicas.names)
-    label = f"replicas {digest} {replicas.caught_up} {replicas.steps}"
+    label = f"replicas {digest} {replicas.script_syncs} {replicas.steps}"
     replicas.under_way = collectives.Gathering(np.array([row], np.uint64), label)
 
 
@@ -153,9 +154,9 @@ def _end(replicas: Replicas, read: Read) -> None:
         replicas.concurrent = True
         return
     hashes = gathered[:, _HEADER:]
-    for place in range(hashes.shape[1]):
-        if (hashes[:, place] != hashes[0, place]).any():
-            raise RuntimeError(_message(replicas, place, gathered, read))
+    for index in range(hashes.shape[1]):
+        if (hashes[:, index] != hashes[0, index]).any():
+            raise RuntimeError(_message(replicas, index, gathered, read))
     _, _, elapsed, spent, size = (int(number) for number in gathered[0, :_HEADER])
     replicas.agreed = replicas.checked
     if not _is_limited():
@@ -165,28 +166,30 @@ def _end(replicas: Replicas, read: Read) -> None:
     total = sum(array.nbytes for array in arrays)
     if replicas.start >= total:
         replicas.start = 0
-    # The same on all ranks, because it uses one rank's times. Changes slowly, because times vary.
-    wanted = size * _SHARE * elapsed / max(1, spent)
+    # The same on all ranks, because it uses rank 0's times. Changes slowly, because times vary.
+    wanted = size * _TIME_FRACTION * elapsed / max(1, spent)
     replicas.limit = int(min(max(wanted, _MIN_BYTES, size / 4), max(size * 4, _MIN_BYTES)))
 
 
-def _message(replicas: Replicas, place: int, gathered: Any, read: Read) -> str:
+def _message(replicas: Replicas, variable: int, gathered: Any, read: Read) -> str:
+    """The error for the variable at this index; collective."""
     ranks = [int(rank) for rank in gathered[:, 0]]
     by_hash = collections.defaultdict(list)
-    for rank, value in zip(ranks, gathered[:, _HEADER + place]):
+    for rank, value in zip(ranks, gathered[:, _HEADER + variable]):
         by_hash[int(value)].append(rank)
     groups = sorted(by_hash.values(), key=lambda group: (-len(group), group))
-    most, odd = groups[0], groups[-1]
-    name = replicas.names[place]
-    if len(most) == len(odd):
-        who = f"rank {odd[0]}/{group.size} (or rank {most[0]}: there is no majority)"
+    most, fewest = groups[0], groups[-1]
+    name = replicas.names[variable]
+    if len(most) == len(fewest):
+        who = f"rank {fewest[0]}/{group.size} (or rank {most[0]}: there is no majority)"
     else:
-        who = f"rank {odd[0]}/{group.size}"
-    where = _first_difference(f"where {name} {replicas.steps}", read()[place], most[0], odd[0])
+        who = f"rank {fewest[0]}/{group.size}"
+    values = read()[variable]
+    where = _first_difference(f"where {name} {replicas.steps}", values, most[0], fewest[0])
     return (
-        f"{who}: the variable '{name}' differs from {peers.ranks(most)}{where}. The ranks last "
-        f"agreed on it before step {replicas.agreed} of these variables, and no longer before step "
-        f"{replicas.checked}. Variables that ranks train together are bitwise equal unless one "
+        f"{who}: the variable '{name}' differs from {peers.ranks(most)}{where}. The checks up to "
+        f"step {replicas.agreed} of these variables found no difference, the one before step "
+        f"{replicas.checked} did. Variables that ranks train together are bitwise equal unless one "
         "rank assigns to them on its own, its memory or a core is faulty, or its processor rounds "
         "differently. Change variables on all ranks in the same way, or try without that machine "
         "(python -m tensorflow.mpi doctor); TF_MPI_CHECK=off disables this check"
@@ -199,9 +202,8 @@ def _first_difference(label: str, array: Any, one: int, other: int) -> str:
     data = flat.view(np.uint8)
     starts = range(0, data.nbytes, _BLOCK)
     blocks = [_hash(data, start, min(start + _BLOCK, data.nbytes)) for start in starts]
-    everyone = control_plane.headers(label, [group.rank, blocks])
-    theirs = dict(map(tuple, everyone))
-    block = next((i for i, (a, b) in enumerate(zip(theirs[one], theirs[other])) if a != b), None)
+    hashes = dict(map(tuple, control_plane.headers(label, [group.rank, blocks])))
+    block = next((i for i, (a, b) in enumerate(zip(hashes[one], hashes[other])) if a != b), None)
     if block is None:
         return ""
     mine = flat[block * _BLOCK // flat.itemsize : (block + 1) * _BLOCK // flat.itemsize]

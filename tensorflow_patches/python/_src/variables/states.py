@@ -16,11 +16,12 @@ from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import c_api, group, log
 from tensorflow.mpi._src.variables import large_variables, naming
 
-# Variables with the state of random number generators, which are not synchronized: seeds that the
-# ranks share keep them equal; with TF_MPI_SHARD=off they differ on purpose (keras/generators.py).
+# Parts of the names of variables that hold the state of random number generators. These are not
+# synchronized: seeds that the ranks share keep them equal; with TF_MPI_SHARD=off they differ on
+# purpose (keras/generators.py).
 _RANDOM_STATE = ("StateVar", "seed_generator_state")
 
-on_all_ranks: set[str] = set()  # handles of synchronized variables that every rank has
+on_all_ranks: set[str] = set()  # handle names of synchronized variables, which every rank has
 
 
 @dataclasses.dataclass
@@ -35,20 +36,20 @@ class State:
     large: large_variables.EagerVariable | large_variables.FetchedVariable | None = None
 
 
-def synchronize(label: str, states: list[State], late: int = 0) -> bool:
+def synchronize(label: str, states: list[State], uninitialized: int = 0) -> bool:
     """Gives all ranks rank 0's values of the variables that every rank has.
 
     Only variables that differ are sent. Every rank must call this, with its own variables, and the
     number of its variables that have no value yet. Returns whether that number is 0 on all ranks.
     """
     values = [None if state.large is not None else state.read() for state in states]
-    mine: dict[str, list[int]] = collections.defaultdict(list)
-    places: dict[str, list[int]] = collections.defaultdict(list)
+    mine: dict[str, list[int]] = collections.defaultdict(list)  # digests by State.key
+    indices: dict[str, list[int]] = collections.defaultdict(list)  # in `states`
     for index, (state, value) in enumerate(zip(states, values)):
         digest = control_plane.digest(value) if state.large is None else state.large.digest()
         mine[state.key].append(digest)
-        places[state.key].append(index)
-    manifests = control_plane.headers(f"{label} manifest", [mine, late])
+        indices[state.key].append(index)
+    manifests = control_plane.headers(f"{label} manifest", [mine, uninitialized])
     digests_by_rank = [theirs for theirs, _ in manifests]
     agreed = sorted(
         key
@@ -59,7 +60,7 @@ def synchronize(label: str, states: list[State], late: int = 0) -> bool:
     if missing:
         log.debug(f"{label}: not on all ranks, so not changed: {', '.join(missing[:10])}")
     differing = [
-        places[key][n]
+        indices[key][n]
         for key in agreed
         for n in range(len(mine[key]))
         if any(theirs[key][n] != digests_by_rank[0][key][n] for theirs in digests_by_rank)
@@ -74,13 +75,13 @@ def synchronize(label: str, states: list[State], late: int = 0) -> bool:
         assert state.large is not None
         state.large.broadcast_from_rank_0(f"{label}: large {number}")
     for key in agreed:
-        for index in places[key]:
+        for index in indices[key]:
             states[index].mark()
     log.debug(
         f"{label}: {sum(len(mine[key]) for key in agreed)} of {len(states)} variables "
         f"synchronized with rank 0, {len(differing)} of them had differed"
     )
-    return not any(theirs for _, theirs in manifests)
+    return not any(count for _, count in manifests)
 
 
 def is_random_state(name: str) -> bool:
@@ -88,7 +89,7 @@ def is_random_state(name: str) -> bool:
 
 
 def _synchronizable_dtype(handle: Any) -> Any:
-    """The dtype of a variable that may be synchronized; None for other resources, random states."""
+    """The dtype of a variable to synchronize; None for all others, such as random states."""
     data = getattr(handle, "_handle_data", None)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
         return None
@@ -108,7 +109,7 @@ def is_uninitialized(handle: Any) -> bool:
 
 
 def state_of(handle: Any, role: str) -> State | None:
-    """The State of a variable; None if it is not a variable, has no value, or is a random state."""
+    """The State of a variable; None without a value to synchronize. `role`: part of its key."""
     dtype = _synchronizable_dtype(handle)
     if dtype is None or is_uninitialized(handle):
         return None
@@ -133,5 +134,6 @@ def state_of(handle: Any, role: str) -> State | None:
 
 
 def creation_number(handle: Any) -> int:
+    """The id in an eager handle's name, which grows with each creation; -1 without one."""
     number = naming.handle_name(handle)[1].rpartition("/")[2]
     return int(number) if number.isdigit() else -1
