@@ -39,7 +39,7 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 
-# What this rank has made: path -> inode, and the journal's position after that.
+# What this rank has made: path -> (inode, the journal's position after that).
 _made: dict[str, tuple[int, int]] = {}
 
 
@@ -100,7 +100,7 @@ def removing(rmtree: Any) -> Any:
 
 
 def making_all() -> contextlib.AbstractContextManager[None]:
-    """Inside, this thread makes its calls whatever other ranks have made."""
+    """Inside, this thread makes all its calls, even if other ranks have made them already."""
     return threads.inside(_thread, makes_all=True)
 
 

@@ -2,10 +2,10 @@
 
 A rank that saves a path for the k-th time waits until rank 0 has posted it k times, or has posted a
 path that differs only in tempfile's random names and the process ID (names.py). If rank 0
-continues without such a save, its most similarly named and, among equals, earliest unmatched save
-of the same kind is taken as this one, under another name. Rank 0 has continued if it waits for this
-rank in an exchange, has left the callbacks in which both were, or has ended. So a wait ends at the
-latest when rank 0 needs this rank.
+continues without such a save, one of its unmatched saves of the same kind is taken as this save,
+under another name: the one whose name is most similar, or of several the earliest. Rank 0 has
+continued if it waits for this rank in an exchange, has left the callbacks in which both were, or
+has ended. So a wait ends at the latest when rank 0 needs this rank.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ class _Wait:
         return next((number for number in candidates if number not in _matched), None)
 
     def _find_by_order(self) -> int | None:
-        """The index of rank 0's most similarly named, among equals earliest, unmatched save of the
-        same kind; under _lock.
+        """The index of rank 0's unmatched save of the same kind whose name is most similar, or of
+        several the earliest; under _lock.
 
         Never one before a save that is already matched: rank 0 made such saves alone.
         """
@@ -199,9 +199,10 @@ class _Wait:
         )
 
     def report_wait(self, posts_read: int) -> None:
-        """Tells rank 0 that this rank waits and has no gradients to contribute.
+        """Tells rank 0 that this rank waits and, in a custom loop, has no gradients to contribute.
 
-        Raises if the ranks cannot continue. posts_read: how many posts this rank had read before.
+        Raises if the ranks cannot continue. posts_read: the number of posts received before it last
+        looked for the save.
         """
         error = c_api.error_buffer()
         in_loop = self.section is None and presence.in_own_loop()
@@ -315,7 +316,7 @@ def _read() -> None:
 
 
 def _similarity(one: str, other: str) -> int:
-    """3: the same name in another folder; 2: the same except for numbers; 1: the same format."""
+    """3: the same name; 2: the same except for numbers; 1: the same extension; 0: none of these."""
     name, other_name = os.path.basename(one), os.path.basename(other)
     if name == other_name:
         return 3
