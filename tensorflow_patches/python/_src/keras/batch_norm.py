@@ -86,7 +86,7 @@ def _constants(layer: Any, inputs: Any, axes: Sequence[int]) -> Moments:
         moving = [unwrap.tf_variable(v) for v in (layer.moving_mean, layer.moving_variance)]
 
         def gradient(*upstream: Any) -> Any:
-            # For unequal parts, the ops that follow decide how the parts are weighted.
+            # With unequal parts, its weighting depends on how it is used.
             what = f"a gradient of samples that passes through the moments of layer '{layer.name}'"
             findings.whys.append(Why(what))
             return tf.zeros_like(x)

@@ -2,7 +2,8 @@
 
 A line is [key, name for users, value], all strings. Keys contain no names that Keras has numbered,
 which differ if a rank has created other models before. Values contain no addresses. Initial weights
-and seeds are left out, because weights become rank 0's. So is what cannot be described.
+and seeds are left out, because weights become rank 0's. Values that cannot be described are left
+out, too.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ Line = tuple[str, str, str]
 _LONG = 100  # the longest value that is shown whole
 _DEEPEST = 12
 _ATTRIBUTE = "attribute"  # the key of attributes that may differ by rank in a class of the script
-# Functions as first seen: later they may contain what a rank has recorded.
+# Descriptions made when a function is first seen: later its closure may hold a rank's own records.
 _functions: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-# Left out of configurations: names, and what does not matter once weights are rank 0's.
+# Left out of configurations: names, and values that do not matter once weights are rank 0's.
 _EXCLUDED = {"name", "seed", "build_config", "registered_name", "shared_object_id", "iterations"}
 
 

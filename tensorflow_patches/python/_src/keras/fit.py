@@ -33,7 +33,7 @@ _fits = itertools.count(1)
 _evaluations = itertools.count(1)
 _epoch_ends = itertools.count(1)
 _predictions = itertools.count(1)
-_inside = threading.local()
+_inside = threading.local()  # .on: whether this thread is in a method that over_ranks wraps
 _READS_TEST = "_tf_mpi_read_test"  # attribute of a CallbackList
 
 _READ_HOOKS = {
@@ -85,8 +85,7 @@ def _meet(label: str, model: Any, flags: Any = None) -> list[Any]:
 
 
 def _reads(callbacks: Any, step: str) -> bool:
-    """Whether a callback may read the logs of a batch. A progress bar does not count: it shows rank
-    0's logs."""
+    """Whether a callback may read the logs of a batch."""
     hooks_of_step = _READ_HOOKS[step]
     return any(adapters.may_read_logs(one, hooks_of_step) for one in callbacks.callbacks)
 

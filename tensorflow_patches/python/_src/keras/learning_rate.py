@@ -1,4 +1,4 @@
-"""TF_MPI_BATCH=per-rank:linear or :sqrt: a larger learning rate for the larger batch.
+"""TF_MPI_BATCH=per-rank:linear or per-rank:sqrt: a larger learning rate for the larger batch.
 
 In `fit` an optimizer computes its updates with the learning rate times a factor. The script, its
 schedules and callbacks see, set and save the rate without the factor, so it is never applied twice.
@@ -35,7 +35,7 @@ def fit_begins(callbacks: Any) -> None:
         return
     for optimizer in optimizers:
         vars(optimizer)[_FACTOR] = factor()
-    # train_on_batch may have traced it without the factor.
+    # train_on_batch may have traced the train function without the factor.
     model.train_function = None
     model.train_function = model.make_train_function() or model.train_function
 

@@ -28,8 +28,8 @@ from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import group, log, threads
 from tensorflow.mpi._src.variables import unwrap
 
-# By whether a state grows once per batch, as by the batch's mean: in one process it then grows by
-# the mean of the ranks' amounts.
+# How to combine a state, by whether it grows once per batch (by a mean, for example). If so, it
+# grows in one process by the mean of the ranks' amounts; otherwise by their sum.
 _HOW = {True: "mean", False: "sum"}
 _UNSUMMED = "_tf_mpi_unsummed"  # attribute of a graph: ids of metrics that it updates
 _LOOPS = "_tf_mpi_loops"  # attribute of a graph: its _Loops, which keep the metrics alive
@@ -45,7 +45,7 @@ class _Noted:
 
     Attributes:
       number: its index, in the order in which the program updates metrics.
-      states: see logs.sum_states; None if the analysis of its updates failed.
+      states: see logs.sum_states; None if they cannot be combined.
       in_function: whether the loop is in a tf.function.
       forms: the forms of the arguments of its updates.
     """
@@ -100,7 +100,7 @@ def _has_own_loop() -> bool:
 
 
 def updated(original: Any) -> Any:
-    """Wraps a metric class's update_state: records metrics that such a loop updates."""
+    """Wraps a metric class's update_state: records metrics that a loop over a part updates."""
 
     @hooking.without_autograph
     def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
