@@ -80,6 +80,7 @@ def local_size() -> int:
 
 
 def _topology() -> tuple[int, int, int, int, int]:
+    """(rank, size, local_rank, local_size, nodes)."""
     if not group.connected():
         return (0, 1, 0, 1, 1)
     from tensorflow.mpi._src.runtime import c_api

@@ -8,8 +8,8 @@ Python chooses its string hash key before it runs any code, so the key, and with
 process with the same arguments, but with PYTHONHASHSEED set. Nothing has been imported or read by
 then. There is no restart if PYTHONHASHSEED is set (`mpirun -x PYTHONHASHSEED=random` gives each
 rank its own key), if Python ignores its environment (-E, -I), with averaging off or
-TF_MPI_SHARD=off, or if the interpreter is embedded in another program. random/host.py then warns
-that hashes differ.
+TF_MPI_SHARD=off, or if the interpreter is embedded in another program. random/host.py warns if
+hashes differ.
 
 Ranks with TF_MPI_ENABLE=0 leave a file that tells ranks of other nodes that averaging is off.
 
@@ -34,10 +34,10 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 def _ranks(environ: Mapping[str, str]) -> int:
     """The number of ranks that the launcher started. Tasks of srun without MPI are ranks only with
     TF_MPI_ENABLE=1."""
-    known = [name for name in _SIZES if environ.get(name, "").isdigit()]
-    if known[:1] == ["SLURM_STEP_NUM_TASKS"] and "PMIX_RANK" not in environ:
-        return int(environ[known[0]]) if environ.get("TF_MPI_ENABLE", "").strip() == "1" else 1
-    return int(environ[known[0]]) if known else 1
+    present = [name for name in _SIZES if environ.get(name, "").isdigit()]
+    if present[:1] == ["SLURM_STEP_NUM_TASKS"] and "PMIX_RANK" not in environ:
+        return int(environ[present[0]]) if environ.get("TF_MPI_ENABLE", "").strip() == "1" else 1
+    return int(environ[present[0]]) if present else 1
 
 
 def ranks_share_work(environ: Mapping[str, str]) -> bool:
@@ -53,8 +53,8 @@ def ranks_share_work(environ: Mapping[str, str]) -> bool:
 def _is_child_of_a_rank(environ: Mapping[str, str]) -> bool:
     """Like config.started_by_ancestor, for a process that has not become a rank itself."""
     _, _, job = environ.get("_TF_MPI_STARTED_BY", "").partition(" ")
-    known = " ".join(environ[name] for name in _JOB if name in environ)
-    return "_TF_MPI_STARTED_BY" in environ and job == known
+    own_job = " ".join(environ[name] for name in _JOB if name in environ)
+    return "_TF_MPI_STARTED_BY" in environ and job == own_job
 
 
 def _is_python(path: str) -> bool:
@@ -129,19 +129,19 @@ def _tell_other_nodes() -> None:
 
 
 def _refuse_overwritten_files(ranks: int) -> None:
-    names: dict[str, Any] = {
+    namespace: dict[str, Any] = {
         "__name__": "_tensorflow_mpi_installation",
         "__file__": os.path.join(os.path.dirname(__file__), "installation.py"),
     }
-    with open(names["__file__"], encoding="utf-8") as file:
-        exec(file.read(), names)
-    why = names["fault"]()
+    with open(namespace["__file__"], encoding="utf-8") as file:
+        exec(file.read(), namespace)
+    why = namespace["fault"]()
     if why is not None:
         sys.meta_path.insert(
             0,
             _Refusal(
                 f"tensorflow.mpi: {why}, so each of these {ranks} ranks would train alone. "
-                f"To fix this: {names['remedy']()}  or set TF_MPI_ENABLE=0"
+                f"To fix this: {namespace['remedy']()}  or set TF_MPI_ENABLE=0"
             ),
         )
 

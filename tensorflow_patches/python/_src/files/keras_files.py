@@ -1,7 +1,7 @@
 """Files and messages of Keras 3 and tf_keras: only rank 0 writes them (TF_MPI_IO). Also notices
 restored weights.
 
-The same applies to tensorflow.python.keras, but even its stock code cannot write h5 weights.
+The same applies to tensorflow.python.keras, which cannot write h5 weights, as in stock TensorFlow.
 
 The state and decisions of callbacks are not touched, and are the same on all ranks; only their
 files and output are suppressed on ranks other than 0. That also holds for subclasses that call

@@ -166,8 +166,8 @@ class _Wait:
 
         Never one before a save that is already matched: rank 0 made such saves alone.
         """
-        # Saves of a path that this rank also saves are matched by path; the unmatched ones of these
-        # are rank 0's alone.
+        # Saves of a path that this rank also saves are matched by path only; rank 0 has made the
+        # unmatched ones alone.
         same_kind = [number for number, save in enumerate(_rank_0) if save.kind == self.kind]
         last = max(_matched.intersection(same_kind), default=-1)
         candidates = [

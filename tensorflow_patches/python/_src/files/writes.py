@@ -36,7 +36,7 @@ _files: weakref.WeakSet[Any] = weakref.WeakSet()  # open files, to be flushed at
 
 
 def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
+    """Called once, when TensorFlow's libraries are loaded. Collective."""
     if not saves.shared():
         return
     journal.install()

@@ -34,7 +34,7 @@ _VERSIONS = {"keras": "keras.src.version", "tf_keras": "tf_keras.src"}
 LAST_OF_KERAS = "keras.wrappers"
 
 _callbacks: dict[str, list[Callable[[ModuleType], None]]] = {}
-_loaded: set[str] = set()
+_loaded: set[str] = set()  # modules with callbacks whose own code has run
 
 
 class HookError(ImportError):

@@ -166,14 +166,17 @@ def combine(own: Moments, label: str) -> Moments:
     """
     weight, count = scope.current_weight(), own.count
     same_scope = scope.capture_scope()
-    # A rank without numbers contributes zeros, even if it has NaN.
-    counts = tf.cast(tf.reduce_any(count > 0), tf.float32)
+    # As a weight: a rank without numbers contributes zeros, even if it has NaN.
+    has_numbers = tf.cast(tf.reduce_any(count > 0), tf.float32)
 
     @tf.custom_gradient
     def whole(mean: Any, square: Any) -> Any:
         with same_scope():
             sums = averaging.average(
-                [count * mean, count * square, count], ["sum", "squares", "count"], label, counts
+                [count * mean, count * square, count],
+                ["sum", "squares", "count"],
+                label,
+                has_numbers,
             )
         means = [tf.math.divide_no_nan(one, sums[2]) for one in sums[:2]]
 

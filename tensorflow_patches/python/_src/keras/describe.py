@@ -50,7 +50,7 @@ def plain(value: Any, depth: int = 0) -> str:
     if array is not None:
         if array.ndim == 0 and array.dtype != object:
             return repr(array.item())
-        return f"an array of shape {list(array.shape)} ({_short(contents.of_array(array))})"
+        return f"an array of shape {list(array.shape)} ({_checksum(contents.of_array(array))})"
     if callable(value) and not isinstance(value, type) and not hasattr(value, "get_config"):
         return _of_callable(value, depth)
     return _of_object(value, depth)
@@ -71,7 +71,7 @@ def _array(value: Any) -> Any:
     return None
 
 
-def _short(value: Any) -> str:
+def _checksum(value: Any) -> str:
     return f"{zlib.crc32(repr(value).encode()):08x}"
 
 
@@ -88,7 +88,7 @@ def _of_callable(function: Any, depth: int) -> str:
     if code is None:
         return f"{getattr(function, '__module__', '')}.{name}"
     if inner not in _functions:
-        _functions[inner] = f"function {name} ({_short(_of_function(inner, code, depth))})"
+        _functions[inner] = f"function {name} ({_checksum(_of_function(inner, code, depth))})"
     return _functions[inner]
 
 
@@ -104,6 +104,7 @@ def _of_function(inner: Any, code: types.CodeType, depth: int) -> list[Any]:
             value = cell.cell_contents
         except ValueError:  # not filled yet
             continue
+        # + 4: what a closure holds is described to a smaller depth.
         held.append("" if _is_path(value) else plain(value, depth + 4))
     return held
 
@@ -242,7 +243,7 @@ def identity(layer: Any) -> list[Any]:
 
 def _table(table: Any) -> str:
     size = int(table.size())
-    return f"{size} words ({_short(contents.of_resource(table.resource_handle))})"
+    return f"{size} words ({_checksum(contents.of_resource(table.resource_handle))})"
 
 
 def is_attribute(key: str) -> bool:
@@ -296,4 +297,4 @@ def of_call(
 
 def shown(value: str) -> str:
     """`value` for users."""
-    return value if len(value) <= _LONG else f"{value[:_LONG]}… ({_short(value)})"
+    return value if len(value) <= _LONG else f"{value[:_LONG]}… ({_checksum(value)})"

@@ -35,8 +35,8 @@ def is_updating() -> bool:
     return getattr(_inside, "on", False)
 
 
-# Packages and modules whose own optimizers, unless they clip, update the same whether or not the
-# duplicate rows of a sparse gradient were summed. tf_keras's sum them after clipping.
+# Packages and modules whose own optimizers make the same update whether or not duplicate rows of a
+# sparse gradient were summed first, unless they clip (tf_keras's sum the rows after clipping).
 _SUM_ROWS = ("keras.src.optimizers.sgd",)
 _TF_KERAS_SUM_ROWS = ("tf_keras.src.optimizers.", "tensorflow.python.keras.optimizer_v2.")
 

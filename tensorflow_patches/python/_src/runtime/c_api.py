@@ -10,7 +10,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 DIRECTORY = os.path.join(_PACKAGE, "lib")
 LIBRARY = os.path.join(DIRECTORY, "libtensorflow_mpi.so")
 
-_ERROR_BYTES = 4096
+_ERROR_BYTES = 4096  # TFMPI_API_ERROR_BYTES
 
 # core/base/types.h: the DataType in which float32 travels between nodes, by TF_MPI_COMPRESSION
 WIRE = {"none": 2, "fp16": 0, "bf16": 1}
