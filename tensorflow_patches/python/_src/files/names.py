@@ -76,8 +76,8 @@ def pattern(path: str, *, short: bool = False) -> str:
 
     Args:
       short: also replaces a process ID of up to three digits, as in a container, or one that
-        another rank has, too. A path with such a number may be the same on all ranks, so this is
-        only for saves, whose paths are compared first.
+        another rank has, too. A path with such a number may be the same on all ranks, so callers
+        also compare the paths, or the files.
     """
     for name in tuple(_DRAWN):
         if name in path:

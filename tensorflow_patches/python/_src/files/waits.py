@@ -4,8 +4,8 @@ A rank that saves a path for the k-th time waits until rank 0 has posted it k ti
 path that differs only in tempfile's random names and the process ID (names.py). If rank 0
 continues without such a save, one of its unmatched saves of the same kind is taken as this save,
 under another name: the one whose name is most similar, or of several the earliest. Rank 0 has
-continued if it waits for this rank in an exchange, has left the callbacks in which both were, or
-has ended. So a wait ends at the latest when rank 0 needs this rank.
+continued if it waits for this rank in an exchange, has left the callbacks in which both were after
+a save there, or has ended. So a wait ends at the latest when rank 0 needs this rank.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class _Wait:
             self.number = _own_saves[self.path]
 
     def is_over(self) -> bool:
-        """Whether the wait is over: rank 0 has done this save, or has left the section without it,
-        which is reported. Raises if rank 0 never will, outside a section."""
+        """Whether the wait is over: rank 0 has done this save, or has posted that it left the
+        section, without this save, which is reported. Raises if rank 0 will do neither."""
         # Read these before the saves, because rank 0 posts them after its saves.
         ended = _posted(_ENDED) > 0
         left = self.section is not None and _posted(_LEFT + self.section) > 0
@@ -232,7 +232,8 @@ def wait(kind: str, path: str, section: str | None) -> bool:
 
     Raises:
       tf.errors.DeadlineExceededError: rank 0 has not saved within TF_MPI_STALL_TIMEOUT.
-      tf.errors.UnavailableError: rank 0 has continued or ended without saving, outside a section.
+      tf.errors.UnavailableError: rank 0 has continued or ended without saving, and has not posted
+        that it left `section` (see saves.passing).
       Exception: rank 0's save has failed; the exception that rank 0 raised (failures.py).
     """
     one = _Wait(kind, path, section)

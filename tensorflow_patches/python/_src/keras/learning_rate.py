@@ -1,7 +1,8 @@
 """TF_MPI_BATCH=per-rank:linear or per-rank:sqrt: a larger learning rate for the larger batch.
 
-In `fit` an optimizer computes its updates with the learning rate times a factor. The script, its
-schedules and callbacks see, set and save the rate without the factor, so it is never applied twice.
+From its first `fit` on, an optimizer computes updates with the learning rate times a factor. The
+script, its schedules and callbacks see, set and save the rate without the factor, so it is never
+applied twice.
 """
 
 from __future__ import annotations
