@@ -53,7 +53,7 @@ class AtomicFile:
         self.path = os.path.realpath(path)
         folder = os.path.dirname(self.path)
         self._new = os.path.join(folder, f".tensorflow-mpi-{secrets.token_hex(8)}")
-        self._before, self._is_first = _make(self.path)
+        self._before, self._created = _make(self.path)
         mode = stat.S_IMODE(self._before.st_mode)
         self._nameless = not named
         if self._nameless:
@@ -145,16 +145,16 @@ class AtomicFile:
 
         Equal files are interchangeable. A shorter file must not replace one that another rank has
         finished or flushed, because that rank may read it. So a rank whose file is only due keeps
-        the file at `path` until it closes its own. Rank 0's closed file does not yield, so of logs
-        that differ in their times rank 0's remains. A version that another rank of the node has
-        already written (versions.py) always wins.
+        the file at `path` until it closes its own. Rank 0's file, when it is closed, does not
+        yield, so of logs that differ in their times rank 0's remains. But a version that another
+        rank of the node has already written (versions.py) always wins.
         """
         try:
             there = os.stat(self.path)
         except OSError:
             return False
         is_new = (there.st_dev, there.st_ino) != (self._before.st_dev, self._before.st_ino)
-        if (is_new or not self._is_first) and versions.is_written(self.path):
+        if (is_new or not self._created) and versions.is_written(self.path):
             return True
         if last and group.rank == 0:
             return False
@@ -163,7 +163,7 @@ class AtomicFile:
     def _move_into_place(self) -> bool:
         try:
             if self._nameless:
-                # Python makes linkat() follow the link only if a folder's descriptor is passed.
+                # Python makes linkat() follow the symbolic link only if a src_dir_fd is passed.
                 os.link(self.name, self._new, src_dir_fd=self.descriptor)
             os.replace(self._new, self.path)
         except OSError:  # the folder is gone, or /proc is not mounted
@@ -218,16 +218,16 @@ def show_all() -> None:
 
 
 def _make(path: str) -> tuple[os.stat_result, bool]:
-    """The status of the file `path`, which is created if it is missing, and whether it was."""
+    """Creates the file `path` if it is missing. Returns its status, and whether it was created."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-    is_first = False
+    created = False
     try:
         descriptor = os.open(path, flags | os.O_EXCL, 0o666)
-        is_first = True
+        created = True
     except FileExistsError:
         descriptor = os.open(path, flags, 0o666)
     try:
-        return os.fstat(descriptor), is_first
+        return os.fstat(descriptor), created
     finally:
         os.close(descriptor)
 

@@ -2,7 +2,7 @@
 
 Each rank notes its calls in a file that all jobs of a user on a node share: before the call and,
 with the result, after it. So a rank knows what another has done, and which calls are still running.
-The calls of other nodes are not known.
+The calls of other nodes are not known. Ranks also publish values to one another through the file.
 """
 
 from __future__ import annotations

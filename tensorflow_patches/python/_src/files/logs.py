@@ -1,5 +1,4 @@
-"""Rotating handlers of Python's logging: the logs are rotated once, by whichever rank of
-the node gets there first.
+"""Rotating handlers of Python's logging: the first rank of a node to rotate the logs does it.
 
 A late rank would take the log that another rank has already renamed for an older one, and remove it
 or rename it once more. So it renames nothing, and continues in the log that the other rank began at

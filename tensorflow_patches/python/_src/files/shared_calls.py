@@ -1,5 +1,4 @@
-"""Calls that make, rename or remove paths: each is made once, by whichever rank of the node
-gets there first.
+"""Calls that make, rename or remove paths: the first rank of a node to reach a call makes it.
 
 All ranks run the script's os.mkdir("run") on one disk. The first rank succeeds, and the others find
 that the folder exists, although the script creates it once. Worse, a rank that comes late to

@@ -26,16 +26,15 @@ from tensorflow.mpi._src.runtime import c_api, group, log
 # Keys of posts: of all saves, of sections that rank 0 has left, of its end.
 _SAVES, _LEFT, _ENDED = "saves", "left ", "the script has ended"
 UNSYNCHRONIZED = "clock"  # the kind of saves that no other rank waits for
-_RANK_0_WAITS = "rank 0 waits"  # posted by core/agreement/coordinator.h
+_RANK_0_WAITS = "rank 0 waits"  # kRank0Waits of core/agreement/coordinator.h
 
 _POLL_SECONDS = (0.001, 0.02)  # the first sleep of a wait, and the longest
-# Posts of _RANK_0_WAITS, one per 0.2 s, after which rank 0 is taken to need a request of this rank,
-# and after which it is taken not to save any more.
-_POSTS_UNTIL_CONTINUED = 2
-_POSTS_UNTIL_ERROR = 25
+# Posts of _RANK_0_WAITS, which come every 0.2 s, before it is assumed
+_POSTS_UNTIL_CONTINUED = 2  # that rank 0 waits for a request of this rank
+_POSTS_UNTIL_ERROR = 25  # that rank 0 will not save any more
 
 _SHARED_SECONDS = 5.0  # a network file system may take this long to show a new file
-_not_shared: set[str] = set()  # folders
+_not_shared: set[str] = set()  # folders that this node does not share with rank 0's
 
 _lock = threading.Lock()
 _own_saves: collections.Counter[str] = collections.Counter()  # of this rank, by path; under _lock
@@ -103,7 +102,9 @@ class _Wait:
         self.kind, self.path, self.section = kind, path, section
         self.rank_0_path, self.pattern = names.of_rank_0(path), names.pattern(path, short=True)
         self.rank_0_waits_before = self.rank_0_waits_at_miss = _posted(_RANK_0_WAITS)
-        self.missed = int(c_api.load().tfmpi_missed())  # averages that the others made without it
+        self.missed = int(
+            c_api.load().tfmpi_missed()
+        )  # averages that the others made without this rank
         self.rank_0_continued = False
         self.seen = ""  # from rank 0's save, once found
         with _lock:
@@ -191,11 +192,11 @@ class _Wait:
             raise failures.decode(save.failure, cause)
         if save.path == self.path or _by_path.get(self.path):
             return
-        seen = names.link_to_rank_0(self.path, save.path, save.kept)
+        linked = names.link_to_rank_0(self.path, save.path, save.kept)
         _say(
             f"rank 0 has saved '{save.path}' where rank {group.rank} saves '{self.path}', which "
-            + (_SAME_FILE_NOTE if seen else f"will not exist. {_WAY_OUT}"),
-            key="same file" if seen else "will not exist",
+            + (_SAME_FILE_NOTE if linked else f"will not exist. {_WAY_OUT}"),
+            key="same file" if linked else "will not exist",
         )
 
     def report_wait(self, posts_read: int) -> None:
@@ -279,6 +280,7 @@ def _warn_if_missing(seen: str, path: str) -> None:
 
 
 def _wait(one: _Wait) -> bool:
+    """See `wait`."""
     warning, timeout = config.get("TF_MPI_STALL_WARNING"), config.get("TF_MPI_STALL_TIMEOUT")
     start = time.monotonic()
     next_warning = warning

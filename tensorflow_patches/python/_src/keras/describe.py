@@ -274,7 +274,7 @@ OF_CALLS = {
             "steps_per_epoch", "validation_steps", "validation_batch_size", "validation_freq"),
     "evaluate": ("batch_size", "steps"),
 }  # fmt: skip
-_GIVEN = ("y", "sample_weight", "validation_data")
+_GIVEN = ("y", "sample_weight", "validation_data")  # compared only by whether they are given
 
 
 def of_call(
