@@ -23,9 +23,9 @@ class DataSet:
       test_batch_size: for next_validation_batch() and next_test_batch().
       normalize: the divisor for images.
       train_file, validation_file, test_file: for CSV, HDF5 and NetCDF.
-      valid_pct: the fraction, from 0 to 1, of the training rows that is held back for validation.
+      valid_pct: the fraction, from 0 to 1, of the training rows that is held out for validation.
         Not for MNIST, whose last 10,000 training images always are.
-      test_pct: the fraction of the remaining rows that is held back for testing. Not for images,
+      test_pct: the fraction of the remaining rows that is held out for testing. Not for images,
         which have their own test set.
       delim: separates the numbers of a CSV file.
       data_directory: the folder of MNIST or CIFAR (default: MNIST_data, CIFAR_data); or a folder
@@ -73,13 +73,13 @@ class DataSet:
         """Reads packed files whole, and keeps this rank's part."""
         read, folder, classes = _IMAGES[kind]
         (data, labels), (test_data, test_labels) = read(self.data_directory or folder)
-        held_back = int(len(data) * valid_pct)
+        num_held_out = int(len(data) * valid_pct)
         if kind == "mnist":
             data, held_out = data[:_MNIST_TRAINING], data[_MNIST_TRAINING:]
             labels, held_out_labels = labels[:_MNIST_TRAINING], labels[_MNIST_TRAINING:]
         else:
-            held_out, held_out_labels = data[:held_back], labels[:held_back]
-            data, labels = data[held_back:], labels[held_back:]
+            held_out, held_out_labels = data[:num_held_out], labels[:num_held_out]
+            data, labels = data[num_held_out:], labels[num_held_out:]
         for split, images_, numbers in (
             ("training", data, labels),
             ("validation", held_out, held_out_labels),

@@ -53,7 +53,7 @@ def taken_as_done(function: Any) -> Any:
         if not paths or not journal.begin(key):
             return function(*args, **kwargs)
         if name not in _MAKES and journal.is_behind(key) and _is_done(name, paths, key):
-            journal.fail(key)
+            journal.fail(key)  # ends the call that begin() has noted
             returned: Any = journal.repeat(key)
         else:
             try:

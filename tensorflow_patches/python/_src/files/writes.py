@@ -119,16 +119,16 @@ def _opens(stock: Any) -> Any:
         opener: Any = None,
     ) -> Any:
         wrong = "b" in mode and (encoding, errors, newline) != (None, None, None)
-        wrong = wrong or not closefd or opener is not None
+        stock_only = wrong or buffering == 0 or not closefd or opener is not None
         if mode.startswith("w") and atomic.applies(file):
             appends.note_truncation(file)
-            if mode in _MODES and buffering != 0 and not wrong:
+            if mode in _MODES and not stock_only:
                 whole = _begin(file)
                 if whole is not None:
                     differing_names.note(file)
                     raw: Any = _Raw(file, "w+" if "+" in mode else "w", whole)
                     return _open(raw, mode, buffering, encoding, errors, newline)
-        if mode in _APPEND_MODES and buffering != 0 and not wrong and atomic.applies(file):
+        if mode in _APPEND_MODES and not stock_only and atomic.applies(file):
             with contextlib.suppress(OSError):  # stock() raises it, unless only reading is denied
                 raw = appends.Raw(file)
                 differing_names.note(file)

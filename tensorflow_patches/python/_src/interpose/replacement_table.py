@@ -213,6 +213,7 @@ def uninstall() -> None:
     """Restores each attribute's original value, also in modules that have imported it by name.
 
     Modules imported from now on are not changed. Objects that the script holds stay as they are.
+    Only a test calls this, to check that nothing else is replaced.
     """
     hooking.forget()
     hooks.empty()

@@ -103,7 +103,7 @@ def with_whole_logs(step: str) -> Any:
             if model is None:
                 return original(self, batch, logs)
             logs_of_ranks.take_weight(model, step, logs)
-            batches = _read_now(self, step)
+            batches = _batches_of(self, step)
             if batches is None or type(logs) is not dict:
                 return original(self, batch, logs)
             hook = "_async_train" if step == "train_step" else "_async_test"
@@ -123,7 +123,7 @@ def with_whole_logs(step: str) -> Any:
     return make
 
 
-def _read_now(callbacks: Any, step: str) -> batch_logs.Batches | None:
+def _batches_of(callbacks: Any, step: str) -> batch_logs.Batches | None:
     if step == "test_step":
         return callbacks.__dict__.get(_READS_TEST)
     fit: _Fit | None = callbacks.__dict__.get("_tf_mpi_fit")
