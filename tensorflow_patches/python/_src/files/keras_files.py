@@ -88,11 +88,11 @@ def nothing(function: Any) -> Any:
 
 def silent_files(file_utils: Any) -> Any:
     """A copy of Keras 3's file_utils that reads files but does not change any."""
-    names = dict(vars(file_utils))
-    for name in names.keys() & _CHANGES:  # older versions have fewer
-        names[name] = nothing(names[name])
-    names["File"] = _silent_open(getattr(*hooking.find(file_utils, "File")))
-    return types.SimpleNamespace(**names)
+    members = dict(vars(file_utils))
+    for name in members.keys() & _CHANGES:  # older versions have fewer
+        members[name] = nothing(members[name])
+    members["File"] = _silent_open(getattr(*hooking.find(file_utils, "File")))
+    return types.SimpleNamespace(**members)
 
 
 def _silent_open(function: Any) -> Any:
@@ -140,7 +140,7 @@ def removing_backup(function: Any) -> Any:
 
 def _removing(function: Any, folder: Callable[[Any], Any]) -> Any:
     def path(self: Any, *_: Any, **__: Any) -> str:
-        return f"{folder(self)} (end of training)"
+        return f"{folder(self)} (end of training)"  # no file, but what other ranks wait for
 
     def result(self: Any, *_: Any, **__: Any) -> None:
         names.remove(os.fspath(folder(self)))

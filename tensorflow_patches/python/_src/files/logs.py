@@ -26,6 +26,7 @@ def rolling(do_rollover: Any) -> Any:
         path, key = self.baseFilename, f"logs {self.baseFilename}"
         with appends.alone_on_node():
             number = appends.note_truncation(path)
+            # Inode 0: this rank only reads what the others have published.
             published = [line.split() for line in journal.publish(key, f"{number} 0")]
             begun = {int(number): int(inode) for number, inode in published if inode != "0"}
             if number not in begun:
