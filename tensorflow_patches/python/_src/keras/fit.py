@@ -140,7 +140,6 @@ def _variables(model: Any) -> list[Any]:
 
 
 def _digest(variable: Any) -> int:
-    """The digest of a variable's value on this rank."""
     return large_variables.digest(unwrap.tf_variable(variable).handle)
 
 

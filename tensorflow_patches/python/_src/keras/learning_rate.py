@@ -18,12 +18,10 @@ _FACTOR = "_tf_mpi_learning_rate_factor"
 
 
 def is_scaled() -> bool:
-    """Whether learning rates are scaled."""
     return config.rate_scale() != "none"
 
 
 def factor() -> float:
-    """The factor for learning rates."""
     scaling = {"none": 1.0, "linear": float(group.size), "sqrt": math.sqrt(group.size)}
     return scaling[config.rate_scale()]
 
