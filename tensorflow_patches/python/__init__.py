@@ -80,6 +80,7 @@ def local_size() -> int:
 
 
 def _topology() -> tuple[int, int, int, int, int]:
+    """(rank, size, local_rank, local_size, nodes)."""
     if not group.connected():
         return (0, 1, 0, 1, 1)
     from tensorflow.mpi._src.runtime import c_api
@@ -240,8 +241,8 @@ def shard(dataset: Any, batched: bool | None = None) -> Any:
       dataset: a tf.data.Dataset of the same data on all ranks, all of which must call this. If its
         elements may differ by rank (a shuffle without a seed, random ops, a generator), only rank
         0 iterates it, and sends the elements to all ranks.
-      batched: True: elements are batches, and each rank gets its samples of each batch; a rank
-        that gets none of a small last batch receives another rank's. False: each rank gets whole
+      batched: True: elements are batches, and each rank gets its samples of each batch; if a small
+        last batch has none for it, it gets another rank's samples. False: each rank gets whole
         elements, the same number on all ranks; up to size() - 1 elements at the end are left out.
         By default this is detected: by a batch() in the dataset, or an unknown first dimension.
 
@@ -283,8 +284,9 @@ def own_data() -> None:
 def _refuse_where_left_to_script(name: str, instead: str) -> None:
     if group.connected() and not hooks.active:
         raise RuntimeError(
-            f"tf.mpi.{name} is not available in a script that averages and partitions its data "
-            f"itself through another library's API: use {instead}, or remove that library's init()"
+            f"tf.mpi.{name} is not available in a script that averages gradients and partitions "
+            f"data itself through another library's API: use {instead}, or remove that library's "
+            "init()"
         )
 
 

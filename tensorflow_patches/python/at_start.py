@@ -8,16 +8,16 @@ Python chooses its string hash key before it runs any code, so the key, and with
 process with the same arguments, but with PYTHONHASHSEED set. Nothing has been imported or read by
 then. There is no restart if PYTHONHASHSEED is set (`mpirun -x PYTHONHASHSEED=random` gives each
 rank its own key), if Python ignores its environment (-E, -I), with averaging off or
-TF_MPI_SHARD=off, or if the interpreter is embedded in another program. random/host.py then warns
-that hashes differ.
+TF_MPI_SHARD=off, or if the interpreter is embedded in another program. random/host.py warns if
+hashes differ.
 
-Ranks with TF_MPI_ENABLE=0 leave a file that tells ranks of other nodes.
+Ranks with TF_MPI_ENABLE=0 leave a file that tells ranks of other nodes that averaging is off.
 
 If another distribution has overwritten TensorFlow's files (installation.py), each rank would train
 alone on stock TensorFlow; instead `import tensorflow` fails and says why.
 
 This file reads the environment itself, because importing config takes longer than starting Python;
-tests/tf/random/test_at_start.py compares the two.
+tests/tf/random/test_at_start.py checks that both come to the same result.
 """
 
 import os
@@ -32,11 +32,12 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def _ranks(environ: Mapping[str, str]) -> int:
-    """The number of ranks that the launcher started; 1 for srun without MPI."""
-    known = [name for name in _SIZES if environ.get(name, "").isdigit()]
-    if known[:1] == ["SLURM_STEP_NUM_TASKS"] and "PMIX_RANK" not in environ:
-        return int(environ[known[0]]) if environ.get("TF_MPI_ENABLE", "").strip() == "1" else 1
-    return int(environ[known[0]]) if known else 1
+    """The number of ranks that the launcher started. Tasks of srun without MPI are ranks only with
+    TF_MPI_ENABLE=1."""
+    present = [name for name in _SIZES if environ.get(name, "").isdigit()]
+    if present[:1] == ["SLURM_STEP_NUM_TASKS"] and "PMIX_RANK" not in environ:
+        return int(environ[present[0]]) if environ.get("TF_MPI_ENABLE", "").strip() == "1" else 1
+    return int(environ[present[0]]) if present else 1
 
 
 def ranks_share_work(environ: Mapping[str, str]) -> bool:
@@ -52,8 +53,8 @@ def ranks_share_work(environ: Mapping[str, str]) -> bool:
 def _is_child_of_a_rank(environ: Mapping[str, str]) -> bool:
     """Like config.started_by_ancestor, for a process that has not become a rank itself."""
     _, _, job = environ.get("_TF_MPI_STARTED_BY", "").partition(" ")
-    known = " ".join(environ[name] for name in _JOB if name in environ)
-    return "_TF_MPI_STARTED_BY" in environ and job == known
+    own_job = " ".join(environ[name] for name in _JOB if name in environ)
+    return "_TF_MPI_STARTED_BY" in environ and job == own_job
 
 
 def _is_python(path: str) -> bool:
@@ -91,9 +92,9 @@ class _Refusal:
 def off_marker(environ: Mapping[str, str]) -> str:
     """The file by which ranks with TF_MPI_ENABLE=0 notify ranks of other nodes, because Open MPI's
     mpirun does not pass that variable on; "" if the job is on one node, or has no name."""
-    size, here = _ranks(environ), environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "")
+    size, local_size = _ranks(environ), environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "")
     job = environ.get("PMIX_NAMESPACE", "")
-    if not here.isdigit() or int(here) >= size or not job:
+    if not local_size.isdigit() or int(local_size) >= size or not job:
         return ""
     name = "".join(c if c.isalnum() else "-" for c in f"{job}-{os.getuid()}")
     cache = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -101,7 +102,8 @@ def off_marker(environ: Mapping[str, str]) -> str:
 
 
 def _tell_other_nodes() -> None:
-    """Records that this node's ranks are off. Runs early: others look when they import us."""
+    """Records that this node's ranks are off, before ranks of other nodes import TensorFlow and
+    look for the file."""
     marker = off_marker(os.environ)
     if (
         not marker
@@ -127,19 +129,19 @@ def _tell_other_nodes() -> None:
 
 
 def _refuse_overwritten_files(ranks: int) -> None:
-    names: dict[str, Any] = {
+    namespace: dict[str, Any] = {
         "__name__": "_tensorflow_mpi_installation",
         "__file__": os.path.join(os.path.dirname(__file__), "installation.py"),
     }
-    with open(names["__file__"], encoding="utf-8") as file:
-        exec(file.read(), names)
-    why = names["fault"]()
+    with open(namespace["__file__"], encoding="utf-8") as file:
+        exec(file.read(), namespace)
+    why = namespace["fault"]()
     if why is not None:
         sys.meta_path.insert(
             0,
             _Refusal(
                 f"tensorflow.mpi: {why}, so each of these {ranks} ranks would train alone. "
-                f"To fix this: {names['remedy']()}  or set TF_MPI_ENABLE=0"
+                f"To fix this: {namespace['remedy']()}  or set TF_MPI_ENABLE=0"
             ),
         )
 

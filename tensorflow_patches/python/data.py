@@ -5,7 +5,7 @@ rank's rows are contiguous, and all ranks have the same number, except that the 
 one more. Keras's fit, evaluate and predict use such a dataset as it is, including anything that the
 script derives from it by map, batch, shuffle or repeat, and weight each rank by its samples.
 
-All ranks must call each function. Without several ranks the part is the whole file.
+All ranks must call each function. With one rank, or averaging off, the part is the whole file.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ def from_csv(
       A tf.data.Dataset of (features, label), or of features if there is no label column.
 
     Raises:
-      ValueError: names the row and the column that are wrong.
+      ValueError: a row or the label column is wrong; names which.
       OSError: the file cannot be read.
     """
-    found = text.read(path, delimiter, header)
-    numbers = found.numbers
-    labels = numbers[:, label_column] if _has(numbers, label_column, path) else np.zeros(0)
+    numbers = text.read(path, delimiter, header).numbers
+    labels = numbers[:, label_column] if _has_labels(numbers, label_column, path) else np.zeros(0)
     is_whole = bool(np.all(labels == np.round(labels)))
     summary = [len(numbers), numbers.shape[1], int(is_whole)]
     summaries = parts.gather_numbers(summary, f"columns of {os.path.basename(path)}").reshape(-1, 3)
@@ -62,8 +61,8 @@ def from_csv(
     return own_data.of_arrays((features.astype(dtype), labels.astype(label_dtype)))
 
 
-def _has(numbers: Any, column: int | None, path: str) -> bool:
-    """Whether this rank has labels. Raises ValueError if the rows have no such column."""
+def _has_labels(numbers: Any, column: int | None, path: str) -> bool:
+    """Whether this rank has labels. Raises ValueError if the rows have no column `column`."""
     if column is None or not len(numbers):
         return False
     columns = numbers.shape[1]
@@ -92,7 +91,7 @@ def from_hdf5(path: str, features: str = "data", labels: str | None = "labels") 
 def from_netcdf(path: str, features: str = "data", labels: str | None = "labels") -> Any:
     """Reads this rank's rows of NetCDF variables, classic or NetCDF-4; netCDF4 must be installed.
 
-    Args, returns and raises: as from_hdf5.
+    Args, returns and raises: as for from_hdf5.
     """
     with arrays.netcdf(path) as file:
         return _dataset_of(file.variables, path, features, labels)

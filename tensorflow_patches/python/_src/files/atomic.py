@@ -25,7 +25,7 @@ from tensorflow.mpi._src.runtime import group
 _HELD_SECONDS = 1.0
 _SPECIAL = ("/proc/", "/sys/")
 
-_held: dict[int, weakref.ref[AtomicFile]] = {}  # only atomic operations: __del__ runs anywhere
+_held: dict[int, weakref.ref[AtomicFile]] = {}  # used without a lock: __del__ runs anywhere
 _lock = threading.Lock()
 _watched = False  # whether a thread watches _held; under _lock
 
@@ -53,7 +53,7 @@ class AtomicFile:
         self.path = os.path.realpath(path)
         folder = os.path.dirname(self.path)
         self._new = os.path.join(folder, f".tensorflow-mpi-{secrets.token_hex(8)}")
-        self._before, self._is_first = _make(self.path)
+        self._before, self._created = _make(self.path)
         mode = stat.S_IMODE(self._before.st_mode)
         self._nameless = not named
         if self._nameless:
@@ -76,7 +76,7 @@ class AtomicFile:
         (_yields). Does not close this file.
 
         Args:
-          last: if the file there wins, gives up what was written here.
+          last: nothing more will be written; if the file there wins, this version is dropped.
           due: the script has not flushed it, but has kept it open for a second.
 
         Raises OSError if `path` can neither be replaced nor written.
@@ -93,7 +93,7 @@ class AtomicFile:
             try:
                 if yields:
                     versions.warn_of_drop(self.path, self.descriptor)
-                    self._forget()
+                    self._remove_name()
                 elif not self._move_into_place() and os.path.isdir(os.path.dirname(self.path)):
                     self._copy()
                     if not last:
@@ -128,7 +128,7 @@ class AtomicFile:
         with self._appearing:
             if self._appeared or not self._open or os.fstat(self.descriptor).st_size:
                 return False
-            self._forget()
+            self._remove_name()
             self._appeared = True
             own = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
             os.dup2(own, self.descriptor, inheritable=False)
@@ -145,15 +145,16 @@ class AtomicFile:
 
         Equal files are interchangeable. A shorter file must not replace one that another rank has
         finished or flushed, because that rank may read it. So a rank whose file is only due keeps
-        the file at `path` until it closes its own. Of logs that differ in their times, rank 0's
-        remains. A version that another rank of the node has already written (versions.py) wins.
+        the file at `path` until it closes its own. Rank 0's file, when it is closed, does not
+        yield, so of logs that differ in their times rank 0's remains. But a version that another
+        rank of the node has already written (versions.py) always wins.
         """
         try:
             there = os.stat(self.path)
         except OSError:
             return False
         is_new = (there.st_dev, there.st_ino) != (self._before.st_dev, self._before.st_ino)
-        if (is_new or not self._is_first) and versions.is_written(self.path):
+        if (is_new or not self._created) and versions.is_written(self.path):
             return True
         if last and group.rank == 0:
             return False
@@ -162,11 +163,11 @@ class AtomicFile:
     def _move_into_place(self) -> bool:
         try:
             if self._nameless:
-                # Python makes linkat() follow the link only if a folder's descriptor is passed.
+                # Python makes linkat() follow the symbolic link only if a src_dir_fd is passed.
                 os.link(self.name, self._new, src_dir_fd=self.descriptor)
             os.replace(self._new, self.path)
         except OSError:  # the folder is gone, or /proc is not mounted
-            self._forget(named=self._nameless)
+            self._remove_name(named=self._nameless)
             return False
         return True
 
@@ -178,7 +179,7 @@ class AtomicFile:
                 file.write(block)
                 position += len(block)
 
-    def _forget(self, named: bool = False) -> None:
+    def _remove_name(self, named: bool = False) -> None:
         if named or not self._nameless:
             with contextlib.suppress(OSError):
                 os.unlink(self._new)
@@ -217,16 +218,16 @@ def show_all() -> None:
 
 
 def _make(path: str) -> tuple[os.stat_result, bool]:
-    """The status of the file `path`, which is created if it is missing, and whether it was."""
+    """Creates the file `path` if it is missing. Returns its status, and whether it was created."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-    is_first = False
+    created = False
     try:
         descriptor = os.open(path, flags | os.O_EXCL, 0o666)
-        is_first = True
+        created = True
     except FileExistsError:
         descriptor = os.open(path, flags, 0o666)
     try:
-        return os.fstat(descriptor), is_first
+        return os.fstat(descriptor), created
     finally:
         os.close(descriptor)
 
@@ -236,7 +237,7 @@ def _hold(file: AtomicFile) -> None:
     _held[id(file)] = weakref.ref(file)
     with _lock:
         if not _watched:
-            with contextlib.suppress(RuntimeError):  # at exit; show_all() makes it visible
+            with contextlib.suppress(RuntimeError):  # at exit no thread can start; see show_all()
                 threading.Thread(target=_watch, name="tf-mpi-files", daemon=True).start()
                 _watched = True
 

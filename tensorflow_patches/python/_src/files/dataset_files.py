@@ -29,8 +29,7 @@ def own_cache(cache: Any) -> Any:
         if not text or _is_whole(text):
             return cache(dataset, filename, name)
         made = cache(dataset, os.path.join(_folder(text), os.path.basename(text)), name)
-        # The script's path, because the real one differs by rank, and must not matter in
-        # comparisons.
+        # The script's path: the real one differs by rank, and ranks compare their datasets.
         made._filename = tf.convert_to_tensor(filename, dtype=tf.string)
         return made
 
@@ -85,6 +84,6 @@ def saved_once(function: Any) -> Any:
     """Wraps tf.data's _save, which only rank 0 runs."""
 
     def path(dataset: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-        return path if tf.executing_eagerly() else dataset  # a session writes it later
+        return path if tf.executing_eagerly() else dataset  # each rank creates the graph's op
 
     return saves.on_rank_0(function, path)

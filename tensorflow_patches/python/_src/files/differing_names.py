@@ -38,7 +38,7 @@ def _key(path: str) -> str:
 
 
 def warn_of_other_names() -> None:
-    """On rank 1, at exit: every post of rank 0 has arrived."""
+    """Called on rank 1, at exit, when every post of rank 0 has arrived."""
     for pattern, own in _made.items():
         posted = waits.posted_texts(_key(pattern))
         other = next((path for path in posted if path not in _made), None)
@@ -46,7 +46,7 @@ def warn_of_other_names() -> None:
             continue
         log.once(
             f"rank 0 has written '{other}' and rank 1 '{own}'. If these should be one file, the "
-            "script takes its name from the clock, or the first free name, and both differ by "
+            "script takes its name from the clock, or takes the first free name; both differ by "
             "rank: pass the name to the script, or use rank 0's number, "
             "int(tf.mpi.broadcast(number))",
             key="other names",

@@ -34,7 +34,8 @@ def taking_turns(get_file: Any) -> Any:
         # A repeated call gets the existing file, because extracting again would truncate what
         # another rank may be reading; unless the script forces each download.
         _calls[call] += bool(kwargs.get("force_download"))
-        # Ranks of one node usually have one parent. Otherwise each calls get_file in its turn.
+        # Identifies this call on the ranks of a node, which usually have one parent process. If
+        # they do not, each of them downloads in its turn.
         turn = [os.getppid(), _calls[call]]
         with _locked(call) as file:
             path = _fetched(file, turn)
@@ -59,7 +60,7 @@ def _fetched(file: int, turn: list[int]) -> str | None:
         if private.digest(path) == digest:
             return str(path)
         log.say(f"'{path}' has changed since another rank of this node fetched it: fetching again")
-    except (ValueError, OSError):  # incomplete, or removed
+    except (ValueError, OSError):  # the note is incomplete, or the file was removed
         pass
     return None
 

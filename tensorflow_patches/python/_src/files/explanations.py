@@ -1,8 +1,8 @@
 """Explains failed file calls of the script: every rank makes them, on one disk.
 
 os.stat, os.open and similar calls run on all ranks. Later ranks then find that a file to create
-exists already, or that one to read is gone. Calls that only change a path succeed nevertheless, if
-the ranks are on one node (shared_calls.py).
+exists already, or that a file to read is gone. Calls that only change a path succeed nevertheless,
+if the ranks are on one node (shared_calls.py).
 """
 
 from __future__ import annotations
@@ -51,15 +51,16 @@ def explanation(error: BaseException) -> str | None:
         )
     if isinstance(error, subprocess.CalledProcessError):
         return (
-            f"all {group.group_size} ranks run the script's commands, so another may be first. If "
-            "the command changes files, run it on rank 0 only (if tf.mpi.rank() == 0), before "
-            "tf.mpi.barrier()"
+            f"all {group.group_size} ranks run the script's commands, so another rank may have "
+            "been first. If the command changes files, run it on rank 0 only "
+            "(if tf.mpi.rank() == 0), before tf.mpi.barrier()"
         )
     code, path = _errno_and_path(error)
     if path is None or "://" in path:
         return None
     context = (
-        f"all {group.group_size} ranks run the script's own file calls, so another may be first"
+        f"all {group.group_size} ranks run the script's own file calls, so another rank may have "
+        "been first"
     )
     if code in _EXISTS and _changed(path):
         return (

@@ -1,8 +1,8 @@
-"""What the ranks of a node have done to the script's files: which calls, how often, in which order.
+"""A journal of the calls by which the ranks of a node change the script's files, in order.
 
 Each rank notes its calls in a file that all jobs of a user on a node share: before the call and,
 with the result, after it. So a rank knows what another has done, and which calls are still running.
-The calls of other nodes are not known.
+The calls of other nodes are not known. Ranks also publish values to one another through the file.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _BEGINS, _SUCCEEDS, _FAILS, _REPEATS = "begins", "succeeds", "fails", "repeats"
 _PUBLISHES = "publishes"
 _WAIT_SECONDS = 10.0  # for another rank's call to end, such as a removal of many files
 _POLL_SECONDS = 0.001
-_MAX_CALLS = 20_000  # calls of a kind that a rank notes: the first that it makes
+_MAX_CALLS = 20_000  # of a kind: a rank does not note later calls
 
 _job = ""  # identifies this job's notes; empty: there is no journal
 _own = 0  # this rank's number at the start, which stays when survivors get new ones
-# Guards what follows. A finalizer, which may run anywhere, may close a file: so it is reentrant.
+# Guards what follows. Reentrant: a finalizer, which may run anywhere, may close a file.
 _lock = threading.RLock()
 _file: int | None = None  # open until the process exits
-_read = 0  # bytes
+_read = 0  # bytes of the file read so far
 _read_lines = 0
 _noted: collections.Counter[str] = collections.Counter()  # calls of this rank, by kind
 _calls: dict[str, _Calls] = collections.defaultdict(lambda: _Calls())  # by key
@@ -111,7 +111,8 @@ def repeat(key: str) -> str | None:
 
 
 def publish(key: str, value: str) -> list[str]:
-    """Publishes a value; returns all that the job's ranks on this node have, in order, by `key`."""
+    """Publishes a value under `key`; returns all values that this node's ranks have published under
+    it, in order."""
     if not _note(key, _PUBLISHES, value):
         return [value]
     with _lock:
@@ -147,8 +148,8 @@ def position() -> int:
 def made_by_another(key: str) -> bool:
     """Whether another rank has made this call since this rank's previous one, or more often.
 
-    Call after fail(). Waits while another rank is in the call. This rank no longer is, so two ranks
-    never wait for each other.
+    Call after fail(). Waits, up to _WAIT_SECONDS, while another rank is in the call. This rank no
+    longer is, so two ranks never wait for each other.
     """
     until = time.monotonic() + _WAIT_SECONDS
     while True:
@@ -173,7 +174,7 @@ def _note(key: str, what: str, returned: str | None = None) -> bool:
 
 
 def _open() -> int:
-    """The shared file, which the first of the ranks that use it empties."""
+    """The shared file; the first process to open it, while no other has it open, empties it."""
     global _file
     if _file is not None:  # without the lock, which another thread may hold for long
         return _file
@@ -183,7 +184,7 @@ def _open() -> int:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.ftruncate(file, 0)
-            with contextlib.suppress(BlockingIOError):  # no wait for a rank that is stopped here
+            with contextlib.suppress(BlockingIOError):  # a stopped rank may hold the lock
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             _file = file
         return _file

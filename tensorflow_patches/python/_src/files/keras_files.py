@@ -1,7 +1,7 @@
 """Files and messages of Keras 3 and tf_keras: only rank 0 writes them (TF_MPI_IO). Also notices
 restored weights.
 
-The same applies to tensorflow.python.keras, whose h5 weights stock TensorFlow cannot write.
+The same applies to tensorflow.python.keras, which cannot write h5 weights, as in stock TensorFlow.
 
 The state and decisions of callbacks are not touched, and are the same on all ranks; only their
 files and output are suppressed on ranks other than 0. That also holds for subclasses that call
@@ -88,11 +88,11 @@ def nothing(function: Any) -> Any:
 
 def silent_files(file_utils: Any) -> Any:
     """A copy of Keras 3's file_utils that reads files but does not change any."""
-    names = dict(vars(file_utils))
-    for name in names.keys() & _CHANGES:  # older versions have fewer
-        names[name] = nothing(names[name])
-    names["File"] = _silent_open(getattr(*hooking.find(file_utils, "File")))
-    return types.SimpleNamespace(**names)
+    members = dict(vars(file_utils))
+    for name in members.keys() & _CHANGES:  # older versions have fewer
+        members[name] = nothing(members[name])
+    members["File"] = _silent_open(getattr(*hooking.find(file_utils, "File")))
+    return types.SimpleNamespace(**members)
 
 
 def _silent_open(function: Any) -> Any:
@@ -103,7 +103,7 @@ def _silent_open(function: Any) -> Any:
 
 
 def closing_log(function: Any) -> Any:
-    """Wraps CSVLogger: its file counts as saved when the training ends."""
+    """Wraps CSVLogger.on_train_end: its file counts as saved when the training ends."""
 
     def path(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self.filename
@@ -112,7 +112,7 @@ def closing_log(function: Any) -> Any:
 
 
 def logging_nowhere(function: Any) -> Any:
-    """Wraps CSVLogger to write its rows to /dev/null."""
+    """Wraps CSVLogger.on_train_begin, to write the rows to /dev/null."""
 
     def on_train_begin(self: Any, *args: Any, **kwargs: Any) -> None:
         filename, self.filename = self.filename, os.devnull
@@ -125,7 +125,7 @@ def logging_nowhere(function: Any) -> Any:
 
 
 def closing_board(function: Any) -> Any:
-    """Wraps TensorBoard: its folder counts as saved when the training ends."""
+    """Wraps TensorBoard.on_train_end: its folder counts as saved when the training ends."""
 
     def path(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(self, "log_dir", None)
@@ -134,13 +134,13 @@ def closing_board(function: Any) -> Any:
 
 
 def removing_backup(function: Any) -> Any:
-    """Wraps BackupAndRestore: rank 0 removes the folder at the end of training."""
+    """Wraps BackupAndRestore.on_train_end: only rank 0 removes the folder."""
     return _removing(function, lambda self: self.backup_dir)
 
 
 def _removing(function: Any, folder: Callable[[Any], Any]) -> Any:
     def path(self: Any, *_: Any, **__: Any) -> str:
-        return f"{folder(self)} (end of training)"
+        return f"{folder(self)} (end of training)"  # no file, but what other ranks wait for
 
     def result(self: Any, *_: Any, **__: Any) -> None:
         names.remove(os.fspath(folder(self)))
@@ -149,8 +149,8 @@ def _removing(function: Any, folder: Callable[[Any], Any]) -> Any:
 
 
 def backing_up_whole_folder(function: Any) -> Any:
-    """Makes the whole backup folder available, not only the weights: also their epoch, and earlier
-    weights."""
+    """Wraps BackupAndRestore._save_model: makes rank 0's whole backup folder available under this
+    rank's path: not only the weights, but also their epoch and earlier weights."""
 
     def save(self: Any, *args: Any, **kwargs: Any) -> None:
         function(self, *args, **kwargs)
@@ -172,7 +172,7 @@ def saved_by_orbax(function: Any) -> Any:
 
 
 def removing_tf_keras_backup(function: Any) -> Any:
-    """Wraps tf_keras's BackupAndRestore, whose CheckpointManager writes on rank 0 only."""
+    """Wraps delete_backup of tf_keras, whose CheckpointManager writes on rank 0 only."""
     return _removing(function, lambda self: self.write_checkpoint_manager.directory)
 
 
@@ -180,7 +180,7 @@ def removing_tf_keras_backup(function: Any) -> Any:
 
 
 def agreeing_on_backup(function: Any) -> Any:
-    """Wraps BackupAndRestore, so that all ranks resume where rank 0 does."""
+    """Wraps BackupAndRestore.on_train_begin, so that all ranks resume where rank 0 does."""
 
     def on_train_begin(self: Any, *args: Any, **kwargs: Any) -> None:
         mine: dict[str, Any] = {}

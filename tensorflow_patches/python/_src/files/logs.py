@@ -1,9 +1,8 @@
-"""Rotating handlers of Python's logging: the logs are rotated once, by whichever rank of
-the node gets there first.
+"""Rotating handlers of Python's logging: the first rank of a node to rotate the logs does it.
 
-A rank that is late finds the log that another has renamed already, and would take it for an older
-one: remove it, or rename it once more. So it renames nothing, and continues in the log that the
-other began then, which may have been renamed since.
+A late rank would take the log that another rank has already renamed for an older one, and remove it
+or rename it once more. So it renames nothing, and continues in the log that the other rank began at
+that rotation, which may have been renamed since.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ def rolling(do_rollover: Any) -> Any:
         path, key = self.baseFilename, f"logs {self.baseFilename}"
         with appends.alone_on_node():
             number = appends.note_truncation(path)
-            said = [line.split() for line in journal.publish(key, f"{number} 0")]
-            begun = {int(number): int(inode) for number, inode in said if inode != "0"}
+            # Inode 0: this rank only reads what the others have published.
+            published = [line.split() for line in journal.publish(key, f"{number} 0")]
+            begun = {int(number): int(inode) for number, inode in published if inode != "0"}
             if number not in begun:
                 with shared_calls.making_all():
                     do_rollover(self)

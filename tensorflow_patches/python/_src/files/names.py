@@ -29,8 +29,8 @@ _lock = threading.Lock()
 _folders: dict[str, str] = {}  # this rank's prefix of a path -> rank 0's; under _lock
 _made: dict[str, tuple[int, int]] = {}  # links created here -> device and inode
 _made_folders: list[str] = []
-_kept: dict[str, int] = {}  # folders of files that rank 0 keeps -> exchanges started before
-_shares_number = False  # whether another rank, in another container, has this process's number
+_kept: dict[str, int] = {}  # folders of keep_for_other_ranks -> the last exchange before
+_shares_number = False  # whether a rank in another container has this process's ID
 _DRAWN = collections.deque[str](maxlen=1000)  # random names from tempfile, in this process
 
 
@@ -75,9 +75,9 @@ def pattern(path: str, *, short: bool = False) -> str:
     """`path` with the parts that differ by rank, tempfile's names and the process ID, as "*".
 
     Args:
-      short: also replaces a process ID that has up to three digits, as in a container, or that
-        another rank has, too, although the path may be the same on all ranks. For saves, whose
-        paths are compared first.
+      short: also replaces a process ID of up to three digits, as in a container, or one that
+        another rank has, too. A path with such a number may be the same on all ranks, so callers
+        also compare the paths, or the files.
     """
     for name in tuple(_DRAWN):
         if name in path:
@@ -125,8 +125,8 @@ def is_made_here(path: str) -> bool:
 def keep_for_other_ranks(path: str) -> str:
     """On rank 0: links the save of `path` where other ranks find it even if the script removes it.
 
-    Returns the link's path, or "" if the name does not show that it differs by rank. The link stays
-    until the next exchange of all ranks.
+    Returns the link's path; "" if there is none, because the path does not show that it differs by
+    rank, or there is no file. The link stays until the next exchange of all ranks.
     """
     for folder, before in list(_kept.items()):
         if collectives.last_ended > before:
@@ -148,7 +148,7 @@ def keep_for_other_ranks(path: str) -> str:
         kept = os.path.join(folder, parts[-1])
         for name, file in _files(kept, path):
             _link(name, file)
-        # Empty if the save is not a file, such as the end of a training.
+        # `folder` is empty if the save is not a file, such as the end of a training.
         return kept if os.listdir(folder) else ""
     except OSError:
         return ""
@@ -157,7 +157,8 @@ def keep_for_other_ranks(path: str) -> str:
 def link_to_rank_0(own: str, theirs: str, kept: str) -> bool:
     """Makes rank 0's file or folder `theirs`, or files with that prefix, available as `own`.
 
-    Returns False if they are not visible from here, as on another node, or `own` cannot be created.
+    kept: rank 0's link to them, tried first (keep_for_other_ranks), or "". Returns False if they
+    are not visible from here, as on another node, or `own` cannot be created.
     """
     if "://" in own or "://" in theirs:
         return False
@@ -234,7 +235,7 @@ def remove(path: str) -> None:
 
 
 def remove_all() -> None:
-    """Removes, at exit, all links created here, but not files by which the script replaced them."""
+    """Removes, at exit, all links created here, but not files that have replaced them."""
     for folder in _kept:
         shutil.rmtree(folder, ignore_errors=True)
     _unlink(list(_made))

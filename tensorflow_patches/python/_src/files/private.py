@@ -17,7 +17,7 @@ import tempfile
 def open_file(name: str, flags: int = 0) -> int:
     """Opens, or creates, the file of this name for reading and writing; the caller closes it.
 
-    Raises PermissionError if the folder belongs to another user, or others can access it.
+    Raises PermissionError if the folder is not this user's alone.
     """
     path = os.path.join(tempfile.gettempdir(), f"tensorflow-mpi-{os.getuid()}")
     with contextlib.suppress(FileExistsError):

@@ -32,7 +32,7 @@ class _Thread(threading.local):
     # On rank 0, inside posts_at_end: kinds and paths to post when the outer call ends.
     to_post: list[tuple[str, str]] | None = None
     others_wait = True  # whether other ranks wait for rank 0's saves
-    section: str | None = None  # that this thread is in; see passing()
+    section: str | None = None  # the section that this thread is in; see passing()
     posted = False  # whether rank 0 has posted a save in that section
     own = False  # whether every rank writes its own files
 
@@ -108,7 +108,7 @@ def on_rank_0(
 
 
 def posts_at_end(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `function`, which saves and then writes more: rank 0 posts its saves at its end."""
+    """Wraps `function`, which saves and then writes more: rank 0 posts these saves at its end."""
     if not shared() or group.rank != 0:
         return function
 
@@ -138,7 +138,8 @@ def without_waiting() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def passing(section: str) -> Iterator[None]:
-    """Marks a section that all ranks pass. Saves inside stop waiting when rank 0 leaves it.
+    """Marks a section that all ranks pass. If rank 0 has saved something inside, saves of other
+    ranks inside stop waiting when rank 0 leaves it.
 
     So callbacks of fit may save under a name that differs by rank, such as one with the time.
 

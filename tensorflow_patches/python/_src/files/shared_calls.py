@@ -1,5 +1,4 @@
-"""Calls that make, rename or remove paths: each is made once, by whichever rank of the node
-gets there first.
+"""Calls that make, rename or remove paths: the first rank of a node to reach a call makes it.
 
 All ranks run the script's os.mkdir("run") on one disk. The first rank succeeds, and the others find
 that the folder exists, although the script creates it once. Worse, a rank that comes late to
@@ -39,7 +38,7 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 
-# What this rank has made: path -> inode, and the journal's position after that.
+# What this rank has made: path -> (inode, the journal's position after that).
 _made: dict[str, tuple[int, int]] = {}
 
 
@@ -54,7 +53,7 @@ def taken_as_done(function: Any) -> Any:
         if not paths or not journal.begin(key):
             return function(*args, **kwargs)
         if name not in _MAKES and journal.is_behind(key) and _is_done(name, paths, key):
-            journal.fail(key)
+            journal.fail(key)  # ends the call that begin() has noted
             returned: Any = journal.repeat(key)
         else:
             try:
@@ -100,7 +99,7 @@ def removing(rmtree: Any) -> Any:
 
 
 def making_all() -> contextlib.AbstractContextManager[None]:
-    """Inside, this thread makes its calls whatever other ranks have made."""
+    """Inside, this thread makes all its calls, even if other ranks have made them already."""
     return threads.inside(_thread, makes_all=True)
 
 

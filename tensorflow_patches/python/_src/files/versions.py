@@ -1,5 +1,4 @@
-"""Files that the script overwrites: each version is written once, by whichever rank of
-the node gets there first.
+"""Files that the script overwrites: the first rank of a node to reach a version writes it.
 
 A script may add its result to the list in results.json. The first rank writes the longer list;
 another would read that, and add the result once more. And a late rank would replace a version with

@@ -2,10 +2,10 @@
 
 A rank that saves a path for the k-th time waits until rank 0 has posted it k times, or has posted a
 path that differs only in tempfile's random names and the process ID (names.py). If rank 0
-continues without such a save, its most similarly named and, among equals, earliest unmatched save
-of the same kind is taken as this one, under another name. Rank 0 has continued if it waits for this
-rank in an exchange, has left the callbacks in which both were, or has ended. So a wait ends at the
-latest when rank 0 needs this rank.
+continues without such a save, one of its unmatched saves of the same kind is taken as this save,
+under another name: the one whose name is most similar, or of several the earliest. Rank 0 has
+continued if it waits for this rank in an exchange, has left the callbacks in which both were after
+a save there, or has ended. So a wait ends at the latest when rank 0 needs this rank.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from tensorflow.mpi._src.runtime import c_api, group, log
 # Keys of posts: of all saves, of sections that rank 0 has left, of its end.
 _SAVES, _LEFT, _ENDED = "saves", "left ", "the script has ended"
 UNSYNCHRONIZED = "clock"  # the kind of saves that no other rank waits for
-_RANK_0_WAITS = "rank 0 waits"  # posted by core/agreement/coordinator.h
+_RANK_0_WAITS = "rank 0 waits"  # kRank0Waits of core/agreement/coordinator.h
 
 _POLL_SECONDS = (0.001, 0.02)  # the first sleep of a wait, and the longest
-# Posts of _RANK_0_WAITS, one per 0.2 s, after which rank 0 is taken to need a request of this rank,
-# and after which it is taken not to save any more.
-_POSTS_UNTIL_CONTINUED = 2
-_POSTS_UNTIL_ERROR = 25
+# Posts of _RANK_0_WAITS, which come every 0.2 s, before it is assumed
+_POSTS_UNTIL_CONTINUED = 2  # that rank 0 waits for a request of this rank
+_POSTS_UNTIL_ERROR = 25  # that rank 0 will not save any more
 
 _SHARED_SECONDS = 5.0  # a network file system may take this long to show a new file
-_not_shared: set[str] = set()  # folders
+_not_shared: set[str] = set()  # folders that this node does not share with rank 0's
 
 _lock = threading.Lock()
 _own_saves: collections.Counter[str] = collections.Counter()  # of this rank, by path; under _lock
@@ -103,7 +102,9 @@ class _Wait:
         self.kind, self.path, self.section = kind, path, section
         self.rank_0_path, self.pattern = names.of_rank_0(path), names.pattern(path, short=True)
         self.rank_0_waits_before = self.rank_0_waits_at_miss = _posted(_RANK_0_WAITS)
-        self.missed = int(c_api.load().tfmpi_missed())  # averages that the others made without it
+        self.missed = int(
+            c_api.load().tfmpi_missed()
+        )  # averages that the others made without this rank
         self.rank_0_continued = False
         self.seen = ""  # from rank 0's save, once found
         with _lock:
@@ -111,8 +112,8 @@ class _Wait:
             self.number = _own_saves[self.path]
 
     def is_over(self) -> bool:
-        """Whether the wait is over: rank 0 has done this save, or has left the section without it,
-        which is reported. Raises if rank 0 never will, outside a section."""
+        """Whether the wait is over: rank 0 has done this save, or has posted that it left the
+        section, without this save, which is reported. Raises if rank 0 will do neither."""
         # Read these before the saves, because rank 0 posts them after its saves.
         ended = _posted(_ENDED) > 0
         left = self.section is not None and _posted(_LEFT + self.section) > 0
@@ -161,13 +162,13 @@ class _Wait:
         return next((number for number in candidates if number not in _matched), None)
 
     def _find_by_order(self) -> int | None:
-        """The index of rank 0's most similarly named, among equals earliest, unmatched save of the
-        same kind; under _lock.
+        """The index of rank 0's unmatched save of the same kind whose name is most similar, or of
+        several the earliest; under _lock.
 
         Never one before a save that is already matched: rank 0 made such saves alone.
         """
-        # Saves of a path that this rank also saves are matched by path; the unmatched ones of these
-        # are rank 0's alone.
+        # Saves of a path that this rank also saves are matched by path only; rank 0 has made the
+        # unmatched ones alone.
         same_kind = [number for number, save in enumerate(_rank_0) if save.kind == self.kind]
         last = max(_matched.intersection(same_kind), default=-1)
         candidates = [
@@ -191,17 +192,18 @@ class _Wait:
             raise failures.decode(save.failure, cause)
         if save.path == self.path or _by_path.get(self.path):
             return
-        seen = names.link_to_rank_0(self.path, save.path, save.kept)
+        linked = names.link_to_rank_0(self.path, save.path, save.kept)
         _say(
             f"rank 0 has saved '{save.path}' where rank {group.rank} saves '{self.path}', which "
-            + (_SAME_FILE_NOTE if seen else f"will not exist. {_WAY_OUT}"),
-            key="same file" if seen else "will not exist",
+            + (_SAME_FILE_NOTE if linked else f"will not exist. {_WAY_OUT}"),
+            key="same file" if linked else "will not exist",
         )
 
     def report_wait(self, posts_read: int) -> None:
-        """Tells rank 0 that this rank waits and has no gradients to contribute.
+        """Tells rank 0 that this rank waits and, in a custom loop, has no gradients to contribute.
 
-        Raises if the ranks cannot continue. posts_read: how many posts this rank had read before.
+        Raises if the ranks cannot continue. posts_read: the number of posts received before it last
+        looked for the save.
         """
         error = c_api.error_buffer()
         in_loop = self.section is None and presence.in_own_loop()
@@ -231,7 +233,8 @@ def wait(kind: str, path: str, section: str | None) -> bool:
 
     Raises:
       tf.errors.DeadlineExceededError: rank 0 has not saved within TF_MPI_STALL_TIMEOUT.
-      tf.errors.UnavailableError: rank 0 has continued or ended without saving, outside a section.
+      tf.errors.UnavailableError: rank 0 has continued or ended without saving, and has not posted
+        that it left `section` (see saves.passing).
       Exception: rank 0's save has failed; the exception that rank 0 raised (failures.py).
     """
     one = _Wait(kind, path, section)
@@ -277,6 +280,7 @@ def _warn_if_missing(seen: str, path: str) -> None:
 
 
 def _wait(one: _Wait) -> bool:
+    """See `wait`."""
     warning, timeout = config.get("TF_MPI_STALL_WARNING"), config.get("TF_MPI_STALL_TIMEOUT")
     start = time.monotonic()
     next_warning = warning
@@ -315,7 +319,7 @@ def _read() -> None:
 
 
 def _similarity(one: str, other: str) -> int:
-    """3: the same name in another folder; 2: the same except for numbers; 1: the same format."""
+    """3: the same name; 2: the same except for numbers; 1: the same extension; 0: none of these."""
     name, other_name = os.path.basename(one), os.path.basename(other)
     if name == other_name:
         return 3

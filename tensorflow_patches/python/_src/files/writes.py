@@ -1,9 +1,9 @@
-"""Makes files that the script writes by Python or TensorFlow visible only when complete.
+"""Makes files that the script writes through Python or TensorFlow visible only when complete.
 
 Covers open(path, "w") and everything built on it (pathlib, json, pickle, csv, zipfile, NumPy,
 pandas), shutil.copy, h5py.File(path, "w"), TFRecordWriter, tf.io.gfile and tf.io.write_file. Only
 rank 0 writes files saved by Keras and TensorFlow (saves.py). Files opened to append or to change
-are written in place.
+are written in place; text that all ranks append is written once (appends.py).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _APPEND_MODES = {"a", "at", "ta", "ab", "ba", "a+", "a+t", "at+", "ab+", "a+b", 
 _CHANGES = "changes "
 _databases: set[str] = set()  # in which this rank has changed rows; on ranks 0 and 1
 _connections: weakref.WeakSet[Any] = weakref.WeakSet()  # to databases
-_files: weakref.WeakSet[Any] = weakref.WeakSet()  # returned by _open()
+_files: weakref.WeakSet[Any] = weakref.WeakSet()  # open files, to be flushed at exit
 
 
 def install() -> None:
-    """Called once, when TensorFlow's libraries are loaded."""
+    """Called once, when TensorFlow's libraries are loaded. Collective."""
     if not saves.shared():
         return
     journal.install()
@@ -119,17 +119,17 @@ def _opens(stock: Any) -> Any:
         opener: Any = None,
     ) -> Any:
         wrong = "b" in mode and (encoding, errors, newline) != (None, None, None)
-        wrong = wrong or not closefd or opener is not None
+        stock_only = wrong or buffering == 0 or not closefd or opener is not None
         if mode.startswith("w") and atomic.applies(file):
             appends.note_truncation(file)
-            if mode in _MODES and buffering != 0 and not wrong:
+            if mode in _MODES and not stock_only:
                 whole = _begin(file)
                 if whole is not None:
                     differing_names.note(file)
                     raw: Any = _Raw(file, "w+" if "+" in mode else "w", whole)
                     return _open(raw, mode, buffering, encoding, errors, newline)
-        if mode in _APPEND_MODES and buffering != 0 and not wrong and atomic.applies(file):
-            with contextlib.suppress(OSError):  # stock raises it again, unless it concerns reading
+        if mode in _APPEND_MODES and not stock_only and atomic.applies(file):
+            with contextlib.suppress(OSError):  # stock() raises it, unless only reading is denied
                 raw = appends.Raw(file)
                 differing_names.note(file)
                 return _open(raw, mode, buffering, encoding, errors, newline)

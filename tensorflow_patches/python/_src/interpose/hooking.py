@@ -1,7 +1,7 @@
 """Callbacks on imports, errors for missing attributes, and how AutoGraph treats our wrappers.
 
 `when_imported` runs a callback when a module is imported, which may be long after TensorFlow, or
-never. A finder on sys.meta_path lets the stock finders find the module, and runs the callbacks
+never. A finder on sys.meta_path lets Python's PathFinder find the module, and runs the callbacks
 right after the module's own code. If `find` does not find an attribute, the import fails with an
 error that names it, so that an unknown version of Keras cannot silently train N models.
 """
@@ -20,21 +20,21 @@ from typing import Any
 
 from tensorflow.mpi._src.runtime import group, hooks, log
 
-# The newest versions with which the tests have run, by distribution, such as keras-nightly.
-# tests/tf/internals/ compares.
+# The newest versions with which the tests have run, by distribution.
+# tests/tf/internals/test_keras_assumptions.py fails if a newer one is installed.
 LAST_TESTED = {
     "keras": "3.15.1",
     "keras-nightly": "3.16.0.dev2026102704",
     "tf_keras": "2.21.0",
 }
-# The modules that have the version, once they are loaded.
+# The module of each package that has its __version__.
 _VERSIONS = {"keras": "keras.src.version", "tf_keras": "tf_keras.src"}
 # The last module that `import keras` imports. keras itself is only partly imported when it imports
 # TensorFlow.
 LAST_OF_KERAS = "keras.wrappers"
 
 _callbacks: dict[str, list[Callable[[ModuleType], None]]] = {}
-_loaded: set[str] = set()
+_loaded: set[str] = set()  # modules with callbacks whose own code has run
 
 
 class HookError(ImportError):
@@ -42,7 +42,8 @@ class HookError(ImportError):
 
 
 def when_imported(name: str, callback: Callable[[ModuleType], None]) -> None:
-    """Calls `callback(module)` once the module `name` has been imported; now if it already has.
+    """Calls `callback(module)` once the module `name` has been imported; now if it already has, or
+    if its import had begun before the first callback for it was registered.
 
     Callbacks for a module run in the order of their registration, on the thread that imports it; an
     exception fails the import.
@@ -123,7 +124,7 @@ def version_of(package: str) -> str:
 
 def check_versions() -> None:
     """Called once, at the start. When Keras is imported, rank 0 warns if it is newer than the
-    tested version; raises HookError if an expected module does not exist."""
+    tested version, and the import raises HookError if an expected module does not exist."""
     for package, module in _VERSIONS.items():
         when_imported(package, _check_modules)
         if group.rank == 0:
@@ -132,19 +133,19 @@ def check_versions() -> None:
 
 def _check_modules(package: ModuleType) -> None:
     for name in list(_callbacks):
-        missing = name not in sys.modules and name != LAST_OF_KERAS
-        if not missing or not name.startswith(f"{package.__name__}."):
+        unloaded = name not in sys.modules and name != LAST_OF_KERAS
+        if not unloaded or not name.startswith(f"{package.__name__}."):
             continue
         try:
-            there = importlib.util.find_spec(name) is not None
+            exists = importlib.util.find_spec(name) is not None
         except ModuleNotFoundError:  # its parent package does not exist, either
-            there = False
-        if not there:
+            exists = False
+        if not exists:
             raise _lost("", package.__name__, f"module {name}")
 
 
 def _warn_if_newer(package: str, _module: ModuleType) -> None:
-    # If tf_keras is imported first, it imports TensorFlow, and has no __version__ yet.
+    # Not _module.__version__: tf_keras, if it is imported before TensorFlow, has not set it yet.
     found, requirement = version_of(package), last_tested(package)
     tested = requirement.partition("==")[2]
     if numbers(found) > numbers(tested):
@@ -155,7 +156,7 @@ def _warn_if_newer(package: str, _module: ModuleType) -> None:
 
 
 def last_tested(package: str) -> str:
-    """The requirement for the newest tested version: of the nightly, if that is installed."""
+    """The requirement for the newest tested version: a nightly build's, if one is installed."""
     nightly = f"{package}-nightly"
     name = nightly if ".dev" in version_of(package) and nightly in LAST_TESTED else package
     return f"{name}=={LAST_TESTED.get(name)}"
@@ -169,8 +170,8 @@ def numbers(version: str) -> tuple[int, ...]:
 def without_autograph(wrapper: Callable[..., Any]) -> Callable[..., Any]:
     """Marks `wrapper` as not to be converted by AutoGraph.
 
-    AutoGraph would convert the source of the wrapped function in its place. The wrapper calls that
-    function through `with_callers_autograph`.
+    Otherwise AutoGraph would convert the wrapped function, and call that instead of the wrapper.
+    The wrapper calls the wrapped function through `with_callers_autograph`.
     """
     wrapper.autograph_info__ = {}  # type: ignore[attr-defined]
     return wrapper

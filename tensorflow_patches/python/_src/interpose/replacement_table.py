@@ -42,7 +42,8 @@ class How(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class When:
-    """The condition for installing a row, checked when its module is imported."""
+    """The condition for installing a row, checked when its module is imported. All but ALWAYS also
+    require several ranks."""
 
     text: str
     holds: Callable[[], bool]
@@ -54,7 +55,7 @@ RANKS = When("several ranks", lambda: group.size > 1)
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One attribute, or several with one wrapper: "{a,b}" in a target stands for both."""
+    """One attribute, or several with one wrapper: "{a,b}" in a target stands for a and for b."""
 
     # "module:attribute" or "module:Class.attribute", of which a part may be "Name|OtherName" (see
     # hooking.find); for a PATCH, the hook's name.
@@ -62,7 +63,7 @@ class Row:
     how: How
     wrapper: Callable[..., Any]
     reason: str  # at most ten words
-    test: str  # a test, below tests/, that fails without this row
+    test: str  # a file below tests/ with a test that fails without this row
     when: When = RANKS
     versions: str = ""  # "keras>=3.13": other versions do not have the attribute
 
@@ -88,7 +89,7 @@ def _expanded(text: str) -> Iterator[str]:
 def install(rows: Iterable[Row]) -> None:
     """Installs each row now, or once its module is imported (hooking.when_imported).
 
-    That import raises HookError if the row's attribute does not exist.
+    Then this call or that import raises HookError if the row's attribute does not exist.
     """
     for row in rows:
         if row.how in (How.PATCH, How.DECORATOR):
@@ -212,6 +213,7 @@ def uninstall() -> None:
     """Restores each attribute's original value, also in modules that have imported it by name.
 
     Modules imported from now on are not changed. Objects that the script holds stay as they are.
+    Only a test calls this, to check that nothing else is replaced.
     """
     hooking.forget()
     hooks.empty()

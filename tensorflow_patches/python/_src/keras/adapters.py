@@ -67,8 +67,8 @@ _LOOKS_AT_ROWS = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_transfor
 
 
 def sums_rows(optimizer: Any, modules: tuple[str, ...]) -> bool:
-    """Whether an optimizer of Keras, in one of `modules`, updates the same if duplicate rows are
-    summed before. See optimizers._averages."""
+    """Whether an optimizer of Keras, from one of `modules`, makes the same update if duplicate rows
+    are summed first. See optimizers._averages."""
     if any(getattr(optimizer, name, None) for name in _LOOKS_AT_ROWS):
         return False
     own = type(optimizer).__module__
@@ -92,7 +92,7 @@ def has_summed_states(metric: Any) -> bool:
 
 
 def describe_code(code: types.CodeType, plain: Callable[[Any], str]) -> list[Any]:
-    """What ranks compare of a function's code; nothing else reads the code of functions."""
+    """The parts of a function's code that ranks compare; nothing else reads code of functions."""
     constants = [
         describe_code(one, plain) if isinstance(one, types.CodeType) else plain(one)
         for one in code.co_consts

@@ -99,8 +99,8 @@ class Batches:
         self._model, self._kind, self._label = model, kind, label
         self._states: logs_of_ranks.States | None = None
         self._whole: dict[str, Any] | None = None
-        self._looked = False  # here, in this batch
-        self._at_once = False  # on some rank, in the batch before
+        self._looked = False  # whether this rank has read this batch's logs
+        self._at_once = False  # whether a rank has read those of the batch before
 
     def begin(self, logs: dict[str, Any], at_once: bool) -> WholeLogs:
         """Called before a batch's callbacks; returns what they get for this rank's `logs`.
@@ -136,7 +136,7 @@ class Batches:
         return self._whole
 
     def _meet(self, *, asks: bool, stops: bool = False) -> tuple[bool, bool]:
-        """Whether a rank stops training, and whether one requests the logs, which are exchanged."""
+        """Whether a rank stops training, and whether one requests the logs: then exchanges them."""
         flags = np.array([stops, asks, self._looked], np.int32)
         met = collectives.run("allreduce", flags, f"{self._label}: stop?", op="max")
         any_stops, any_asks, self._at_once = map(bool, met)

@@ -53,7 +53,7 @@ def layer_moments(
     Args:
       own: computes this rank's Moments, if they should not be computed here.
     """
-    if _is_traced(layer):
+    if _is_analyzed(layer):
         return _constants(layer, inputs, axes)
     if not _is_of_all_ranks(layer):
         return None
@@ -64,7 +64,7 @@ def layer_moments(
     return combine(Moments(mean, variance, count), f"batch norm {layer.name}")
 
 
-def _is_traced(layer: Any) -> bool:
+def _is_analyzed(layer: Any) -> bool:
     """Whether a step is only analyzed, and the layer's moments count as constants.
 
     When the step runs, they come from all ranks' samples. Not in predict, whose steps have no
@@ -86,7 +86,7 @@ def _constants(layer: Any, inputs: Any, axes: Sequence[int]) -> Moments:
         moving = [unwrap.tf_variable(v) for v in (layer.moving_mean, layer.moving_variance)]
 
         def gradient(*upstream: Any) -> Any:
-            # For unequal parts, the ops that follow decide how the parts are weighted.
+            # With unequal parts, the weighting of this gradient depends on how it is used.
             what = f"a gradient of samples that passes through the moments of layer '{layer.name}'"
             findings.whys.append(Why(what))
             return tf.zeros_like(x)
@@ -166,14 +166,17 @@ def combine(own: Moments, label: str) -> Moments:
     """
     weight, count = scope.current_weight(), own.count
     same_scope = scope.capture_scope()
-    # A rank without numbers contributes zeros, even if it has NaN.
-    counts = tf.cast(tf.reduce_any(count > 0), tf.float32)
+    # As a weight: a rank without numbers contributes zeros, even if it has NaN.
+    has_numbers = tf.cast(tf.reduce_any(count > 0), tf.float32)
 
     @tf.custom_gradient
     def whole(mean: Any, square: Any) -> Any:
         with same_scope():
             sums = averaging.average(
-                [count * mean, count * square, count], ["sum", "squares", "count"], label, counts
+                [count * mean, count * square, count],
+                ["sum", "squares", "count"],
+                label,
+                has_numbers,
             )
         means = [tf.math.divide_no_nan(one, sums[2]) for one in sums[:2]]
 

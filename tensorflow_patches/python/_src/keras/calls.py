@@ -35,7 +35,7 @@ class _Calls(threading.local):
 
 
 _calls = _Calls()
-_fits = 0  # on all threads of this process
+_fits = 0  # calls of fit in progress, on all threads
 
 
 def in_fit() -> bool:

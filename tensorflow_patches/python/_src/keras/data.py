@@ -43,7 +43,7 @@ def _is_arrays(x: Any = None, y: Any = None, sample_weight: Any = None, **_: Any
 
 
 def _step(spec: Any) -> plan.Step | None:
-    """The step for batches of `spec`; creates the model's variables before."""
+    """The step for batches of `spec`; first creates the model's variables."""
     call = calls.innermost()
     if call is None or group.size == 1:
         return None
@@ -88,13 +88,13 @@ class _Adapter:
 
 
 def _take_shard(iterator: Any) -> None:
-    """Replaces the dataset of a new TFEpochIterator by this rank's part of it."""
+    """Replaces the dataset of a new TFEpochIterator with this rank's part of it."""
     generator = hooking.used(
         "keras.src.trainers.data_adapters.generator_data_adapter:GeneratorDataAdapter"
     )
     dataset, adapter = iterator._distributed_dataset, iterator.data_adapter
     if not isinstance(dataset, tf.data.Dataset):
-        return  # a strategy without replicas, or one that was created before TensorFlow was hooked
+        return  # distributed by a strategy whose __init__ strategies.py has not replaced
     kind, num_batches, made = type(adapter).__name__, adapter.num_batches, _made(adapter)
     feed = feeds.shard_of(
         feeds.Given(
@@ -135,7 +135,7 @@ def watching(get: Any) -> Any:
 
 
 def _made(adapter: Any) -> python_batches.Batches | None:
-    """Makes the batches of a PyDataset, in place of Keras's own workers."""
+    """Makes the batches of a PyDataset in place of Keras's workers; None for other data."""
     watched = getattr(adapter, "_tf_mpi_watched", None)
     if watched is None:
         return None
@@ -185,7 +185,7 @@ def _array_sizes(adapter: Any) -> set[int] | None:
 
 
 def made_on_part(make: Any) -> Any:
-    """Wraps the trainer's _make_function, which train and test functions are made with."""
+    """Wraps the trainer's _make_function, which makes train and test functions."""
 
     def make_function(self: Any, step_function: Any, *args: Any, **kwargs: Any) -> Any:
         kind = "test_step" if step_function == self.test_step else "train_step"
@@ -205,8 +205,8 @@ def built_on_part(build: Any) -> Any:
         _build_states(self, getattr(iterator._distributed_dataset, "element_spec", None))
         if self._distribute_strategy is None:
             return build(self, iterator=iterator, data_batch=data_batch)
-        # Keras would build it from the first batch, which is a shard here. It reads that batch, so
-        # a shuffle is one order further when it is iterated again.
+        # Keras would build the model from the first batch, which is a shard here. The batch is read
+        # anyway, because in one process that advances a shuffle to its next order.
         for _, _, batches in iterator:
             next(batches, None)
             break
@@ -216,6 +216,8 @@ def built_on_part(build: Any) -> Any:
 
 
 def built_before_predict(make: Any) -> Any:
+    """Wraps make_predict_function: first creates the model's variables."""
+
     def make_predict_function(self: Any, *args: Any, **kwargs: Any) -> Any:
         call = calls.innermost()
         if call is not None and call.kind == "predict" and call.model is self:

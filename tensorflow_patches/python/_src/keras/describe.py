@@ -2,7 +2,8 @@
 
 A line is [key, name for users, value], all strings. Keys contain no names that Keras has numbered,
 which differ if a rank has created other models before. Values contain no addresses. Initial weights
-and seeds are left out, because weights become rank 0's. So is what cannot be described.
+and seeds are left out, because weights become rank 0's. Values that cannot be described are left
+out, too.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ Line = tuple[str, str, str]
 _LONG = 100  # the longest value that is shown whole
 _DEEPEST = 12
 _ATTRIBUTE = "attribute"  # the key of attributes that may differ by rank in a class of the script
-# Functions as first seen: later they may contain what a rank has recorded.
+# Descriptions made when a function is first seen: later its closure may hold a rank's own records.
 _functions: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-# Left out of configurations: names, and what does not matter once weights are rank 0's.
+# Left out of configurations: names, and values that do not matter once weights are rank 0's.
 _EXCLUDED = {"name", "seed", "build_config", "registered_name", "shared_object_id", "iterations"}
 
 
@@ -49,7 +50,7 @@ def plain(value: Any, depth: int = 0) -> str:
     if array is not None:
         if array.ndim == 0 and array.dtype != object:
             return repr(array.item())
-        return f"an array of shape {list(array.shape)} ({_short(contents.of_array(array))})"
+        return f"an array of shape {list(array.shape)} ({_checksum(contents.of_array(array))})"
     if callable(value) and not isinstance(value, type) and not hasattr(value, "get_config"):
         return _of_callable(value, depth)
     return _of_object(value, depth)
@@ -70,7 +71,7 @@ def _array(value: Any) -> Any:
     return None
 
 
-def _short(value: Any) -> str:
+def _checksum(value: Any) -> str:
     return f"{zlib.crc32(repr(value).encode()):08x}"
 
 
@@ -87,7 +88,7 @@ def _of_callable(function: Any, depth: int) -> str:
     if code is None:
         return f"{getattr(function, '__module__', '')}.{name}"
     if inner not in _functions:
-        _functions[inner] = f"function {name} ({_short(_of_function(inner, code, depth))})"
+        _functions[inner] = f"function {name} ({_checksum(_of_function(inner, code, depth))})"
     return _functions[inner]
 
 
@@ -103,6 +104,7 @@ def _of_function(inner: Any, code: types.CodeType, depth: int) -> list[Any]:
             value = cell.cell_contents
         except ValueError:  # not filled yet
             continue
+        # + 4: what a closure holds is described to a smaller depth.
         held.append("" if _is_path(value) else plain(value, depth + 4))
     return held
 
@@ -241,7 +243,7 @@ def identity(layer: Any) -> list[Any]:
 
 def _table(table: Any) -> str:
     size = int(table.size())
-    return f"{size} words ({_short(contents.of_resource(table.resource_handle))})"
+    return f"{size} words ({_checksum(contents.of_resource(table.resource_handle))})"
 
 
 def is_attribute(key: str) -> bool:
@@ -272,7 +274,7 @@ OF_CALLS = {
             "steps_per_epoch", "validation_steps", "validation_batch_size", "validation_freq"),
     "evaluate": ("batch_size", "steps"),
 }  # fmt: skip
-_GIVEN = ("y", "sample_weight", "validation_data")
+_GIVEN = ("y", "sample_weight", "validation_data")  # compared only by whether they are given
 
 
 def of_call(
@@ -295,4 +297,4 @@ def of_call(
 
 def shown(value: str) -> str:
     """`value` for users."""
-    return value if len(value) <= _LONG else f"{value[:_LONG]}… ({_short(value)})"
+    return value if len(value) <= _LONG else f"{value[:_LONG]}… ({_checksum(value)})"

@@ -33,7 +33,7 @@ _fits = itertools.count(1)
 _evaluations = itertools.count(1)
 _epoch_ends = itertools.count(1)
 _predictions = itertools.count(1)
-_inside = threading.local()
+_inside = threading.local()  # .on: whether this thread is in a method that over_ranks wraps
 _READS_TEST = "_tf_mpi_read_test"  # attribute of a CallbackList
 
 _READ_HOOKS = {
@@ -85,8 +85,7 @@ def _meet(label: str, model: Any, flags: Any = None) -> list[Any]:
 
 
 def _reads(callbacks: Any, step: str) -> bool:
-    """Whether a callback may read the logs of a batch. A progress bar does not count: it shows rank
-    0's logs."""
+    """Whether a callback may read the logs of a batch."""
     hooks_of_step = _READ_HOOKS[step]
     return any(adapters.may_read_logs(one, hooks_of_step) for one in callbacks.callbacks)
 
@@ -104,7 +103,7 @@ def with_whole_logs(step: str) -> Any:
             if model is None:
                 return original(self, batch, logs)
             logs_of_ranks.take_weight(model, step, logs)
-            batches = _read_now(self, step)
+            batches = _batches_of(self, step)
             if batches is None or type(logs) is not dict:
                 return original(self, batch, logs)
             hook = "_async_train" if step == "train_step" else "_async_test"
@@ -124,7 +123,7 @@ def with_whole_logs(step: str) -> Any:
     return make
 
 
-def _read_now(callbacks: Any, step: str) -> batch_logs.Batches | None:
+def _batches_of(callbacks: Any, step: str) -> batch_logs.Batches | None:
     if step == "test_step":
         return callbacks.__dict__.get(_READS_TEST)
     fit: _Fit | None = callbacks.__dict__.get("_tf_mpi_fit")
@@ -141,7 +140,6 @@ def _variables(model: Any) -> list[Any]:
 
 
 def _digest(variable: Any) -> int:
-    """The digest of a variable's value on this rank."""
     return large_variables.digest(unwrap.tf_variable(variable).handle)
 
 

@@ -13,7 +13,7 @@ from tensorflow.mpi._src.random import entropy
 from tensorflow.mpi._src.runtime import group
 from tensorflow.mpi._src.variables import states
 
-_JUMP_ATTRIBUTE = "_tf_mpi_drawing"  # attribute of a generator's variable
+_JUMP_ATTRIBUTE = "_tf_mpi_drawing"  # set on the variable of a generator that has jumped
 
 
 def jump_by_rank(model: Any) -> None:

@@ -1,7 +1,8 @@
-"""TF_MPI_BATCH=per-rank:linear or :sqrt: a larger learning rate for the larger batch.
+"""TF_MPI_BATCH=per-rank:linear or per-rank:sqrt: a larger learning rate for the larger batch.
 
-In `fit` an optimizer computes its updates with the learning rate times a factor. The script, its
-schedules and callbacks see, set and save the rate without the factor, so it is never applied twice.
+From its first `fit` on, an optimizer computes updates with the learning rate times a factor. The
+script, its schedules and callbacks see, set and save the rate without the factor, so it is never
+applied twice.
 """
 
 from __future__ import annotations
@@ -17,12 +18,10 @@ _FACTOR = "_tf_mpi_learning_rate_factor"
 
 
 def is_scaled() -> bool:
-    """Whether learning rates are scaled."""
     return config.rate_scale() != "none"
 
 
 def factor() -> float:
-    """The factor for learning rates."""
     scaling = {"none": 1.0, "linear": float(group.size), "sqrt": math.sqrt(group.size)}
     return scaling[config.rate_scale()]
 
@@ -35,7 +34,7 @@ def fit_begins(callbacks: Any) -> None:
         return
     for optimizer in optimizers:
         vars(optimizer)[_FACTOR] = factor()
-    # train_on_batch may have traced it without the factor.
+    # train_on_batch may have traced the train function without the factor.
     model.train_function = None
     model.train_function = model.make_train_function() or model.train_function
 

@@ -32,7 +32,7 @@ def take_weight(model: Any, kind: str, logs: Any) -> None:
 def sum_metrics(model: Any, kind: str, label: str) -> None:
     """Sets the states of metrics to those of one process that has seen all ranks' data.
 
-    They stay so until the next reset, by fit and evaluate. If steps follow before that, as after an
+    They stay so until fit or evaluate resets them. If steps follow before that, as after an
     evaluation in the middle of an epoch, each rank adds to that sum, and the next call counts it
     once.
     """
@@ -87,7 +87,7 @@ def values_of(states: States) -> list[Any]:
     Later changes of the variables do not affect them.
     """
     plain = [unwrap.tf_variable(variable) for variable, _ in states]
-    # Takes a tenth of the time of read_value, after each batch.
+    # Runs after each batch, and takes a tenth of the time of read_value.
     return [
         (
             tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype),
@@ -104,7 +104,7 @@ def _has_numbers(variable: Any) -> bool:
 def _over_ranks(
     states: States, label: str, taken: list[Any] | None = None
 ) -> list[tuple[Any, Any]]:
-    """Variables, and their values over all ranks, from `taken`, an earlier result of values_of.
+    """Variables, and their values over all ranks, from `taken` (default: the current values_of).
 
     `how` is "sum" or "mean", by the variable's aggregation, as in tf.distribute. If it is neither,
     or the metric has seen the whole batch on every rank ("same"), rank 0's value is used.

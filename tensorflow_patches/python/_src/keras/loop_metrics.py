@@ -28,8 +28,8 @@ from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import group, log, threads
 from tensorflow.mpi._src.variables import unwrap
 
-# By whether a state grows once per batch, as by the batch's mean: in one process it then grows by
-# the mean of the ranks' amounts.
+# How to combine a state, by whether it grows once per batch (by a mean, for example). If so, it
+# grows in one process by the mean of the ranks' amounts; otherwise by their sum.
 _HOW = {True: "mean", False: "sum"}
 _UNSUMMED = "_tf_mpi_unsummed"  # attribute of a graph: ids of metrics that it updates
 _LOOPS = "_tf_mpi_loops"  # attribute of a graph: its _Loops, which keep the metrics alive
@@ -45,7 +45,7 @@ class _Noted:
 
     Attributes:
       number: its index, in the order in which the program updates metrics.
-      states: see logs.sum_states; None if the analysis of its updates failed.
+      states: see logs.sum_states; None if they cannot be combined.
       in_function: whether the loop is in a tf.function.
       forms: the forms of the arguments of its updates.
     """
@@ -57,7 +57,7 @@ class _Noted:
 
 
 _updated: weakref.WeakKeyDictionary[Any, _Noted] = weakref.WeakKeyDictionary()
-# Whether there has been one: unlike _updated, this does not depend on a rank's garbage collector.
+# Whether a loop has updated a metric. _updated does not tell: garbage collection differs by rank.
 _has_updated = threading.Event()
 
 
@@ -70,7 +70,7 @@ class _Loop:
     def __init__(self) -> None:
         self.graph = _graph()  # encloses the loop
         self.first = len(self.graph.get_operations())
-        # By metric: the values of its states before the loop, by variable.
+        # By id of a metric: the metric, and its states before the loop by id of the variable.
         self.before: dict[int, tuple[Any, dict[int, Any]]] = {}
         for metric in list(_updated):
             self.note(metric)
@@ -100,7 +100,7 @@ def _has_own_loop() -> bool:
 
 
 def updated(original: Any) -> Any:
-    """Wraps a metric class's update_state: records metrics that such a loop updates."""
+    """Wraps a metric class's update_state: records metrics that a loop over a part updates."""
 
     @hooking.without_autograph
     def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -131,7 +131,7 @@ def _note(metric: Any, args: Any, kwargs: Any, in_function: bool) -> None:
     added = metrics.analyze_update(metric, args, kwargs)
     if added is None and adapters.has_summed_states(metric):
         added = [(variable, False) for variable in metric.variables]
-    # A variable that it does not add to belongs to a nested metric, or does not change.
+    # A variable to which the update adds nothing belongs to a nested metric, or does not change.
     hows = added and [(one, _HOW[once]) for one, once in added if once is not None]
     if noted is None:
         _has_updated.set()
@@ -245,10 +245,10 @@ def in_function(original: Any) -> Any:
 
 
 def _sum_in_graph(noted: _Noted, before: dict[int, Any], done: set[int]) -> None:
-    """Replaces what the loop has added to states by what it has added on all ranks.
+    """Replaces what the loop has added to states with what it has added on all ranks.
 
     Args:
-      done: ids of variables of nested metrics that are done already.
+      done: ids of variables that are done already, because metrics may be nested; updated here.
     """
     added = []
     for variable, how in noted.states or ():

@@ -1,8 +1,8 @@
 """TF_MPI_SAVE_ON_SIGTERM: if a rank receives SIGTERM in fit, the model is saved before all end.
 
-The ranks agree after each step whether one has received it, so they end after the same step. Then
-each ends as SIGTERM ends a process, which the launcher sees; with exit code 1 if rank 0 could not
-save.
+After each step the ranks exchange whether one has received it, so they end after the same step.
+Then each ends as SIGTERM ends a process, which the launcher sees; with exit code 1 if rank 0 could
+not save.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def is_wanted() -> bool:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
+    """A second SIGTERM, or one outside of fit, ends this rank at once."""
     global _received
     if _received or not _meets or not calls.in_fit():
         if not _received:

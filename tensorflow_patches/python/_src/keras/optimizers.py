@@ -4,8 +4,8 @@ They update variables with assign ops, so no decorated optimizer op sees their g
 average is an IdentityN (average/carrier.py), whose kernel is decorated. Every update begins in one
 of a few methods. The outermost call of any of them, in the class itself or in a subclass's
 override, averages all gradients in one op before anything else sees them, so clipping,
-accumulation, unscaling and the check for finite values have the same outcome on all ranks. For
-Keras 3 on the TensorFlow backend, and for tf_keras's current and legacy optimizers.
+accumulation, unscaling and the check for finite values have the same outcome on all ranks. This
+covers Keras 3 on the TensorFlow backend, and tf_keras's current and legacy optimizers.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def is_updating() -> bool:
     return getattr(_inside, "on", False)
 
 
-# Packages and modules whose own optimizers, unless they clip, update the same whether or not the
-# duplicate rows of a sparse gradient were summed. tf_keras's sum them after clipping.
+# Packages and modules whose own optimizers make the same update whether or not duplicate rows of a
+# sparse gradient were summed first, unless they clip (tf_keras's sum the rows after clipping).
 _SUM_ROWS = ("keras.src.optimizers.sgd",)
 _TF_KERAS_SUM_ROWS = ("tf_keras.src.optimizers.", "tensorflow.python.keras.optimizer_v2.")
 
@@ -67,7 +67,7 @@ def passes_gradients_unaveraged(train_step: Any) -> Any:
 
 
 def unless_averaged(original: Any) -> Any:
-    """Skips the sum over a strategy's replicas, of which there is one, for averages.
+    """For averaged gradients, skips the sum over a strategy's replicas, of which there is one.
 
     That sum joins all gradients, so no variable would be updated before the last average is done.
     """
@@ -221,7 +221,7 @@ def _path(variable: Any) -> str:
 
 
 def _label(optimizer: Any, names: list[str], grads: list[Any]) -> str:
-    """The label of the averages: the same on all ranks, whatever else each of them trains."""
+    """The label of the averages: the same on all ranks, even if some also train other models."""
     what = "; ".join(f"{name} {grad.dtype.name}" for name, grad in zip(names, grads))
     key = f"{type(optimizer).__name__} {zlib.crc32(what.encode()):08x}"
     number = naming.number_of_user(key, optimizer)

@@ -1,4 +1,4 @@
-"""tf.summary in a train_step or test_step: rank 0 writes values of its part of the batch."""
+"""Warns that tf.summary in a train_step or test_step covers only rank 0's part of the batch."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _BATCH = "tf/global_batch/test_whole_batch.py"
 
 _P = "tensorflow.python"
 _IO = f"{_P}.lib.io"
-_OPS = (
+_STATEFUL = (
     "multinomial,parameterized_truncated_normal,random_gamma,random_poisson_v2,"
     "random_standard_normal,random_uniform,random_uniform_int,truncated_normal"
 )
@@ -38,13 +38,13 @@ _STATELESS_V2 = (
     "stateless_random_gamma_v3,stateless_random_normal_v2,stateless_random_uniform_full_int_v2,"
     "stateless_random_uniform_int_v2,stateless_random_uniform_v2,stateless_truncated_normal_v2"
 )
-# Ops that may produce their elements in any order
-_OPEN = (
+# Ops whose datasets may yield their elements in any order.
+_UNORDERED = (
     "parallel_batch_dataset,parallel_filter_dataset,parallel_interleave_dataset_v2,"
     "parallel_interleave_dataset_v3,parallel_interleave_dataset_v4,parallel_map_dataset,"
     "parallel_map_dataset_v2"
 )
-_OPEN_EXPERIMENTAL = (
+_UNORDERED_EXPERIMENTAL = (
     "legacy_parallel_interleave_dataset_v2,parallel_interleave_dataset,parse_example_dataset_v2"
 )
 
@@ -58,7 +58,7 @@ TENSORFLOW = (
         "a seed from the clock is equal on all ranks", _DRAWS, DRAWS),
     Row(f"{_P}.eager.context:Context.{{clear_kernel_cache,_set_global_seed}}", How.AFTER,
         ops.cache_cleared, "kernels restart their random sequences", _DRAWS, DRAWS),
-    Row(f"{_P}.ops.gen_random_ops:{{{_OPS}}}", How.WRAP, own_rows.drawing,
+    Row(f"{_P}.ops.gen_random_ops:{{{_STATEFUL}}}", How.WRAP, own_rows.drawing,
         "draws one process's numbers for the rank's samples", _DRAWS, DRAWS),
     Row(f"{_P}.ops.gen_stateless_random_ops:{{{_STATELESS}}}", How.WRAP, own_rows.drawing,
         "draws one process's numbers for the rank's samples", _DRAWS, DRAWS),
@@ -79,9 +79,9 @@ TENSORFLOW = (
         on_cpu.traced, "functions that slice and count start faster",
         "tf/internals/test_internals.py"),
     # Order of datasets
-    Row(f"{_P}.ops.gen_dataset_ops:{{{_OPEN}}}", How.WRAP, one_order.deterministic,
+    Row(f"{_P}.ops.gen_dataset_ops:{{{_UNORDERED}}}", How.WRAP, one_order.deterministic,
         "nondeterministic order is the same on all ranks", _ORDER),
-    Row(f"{_P}.ops.gen_experimental_dataset_ops:{{{_OPEN_EXPERIMENTAL}}}", How.WRAP,
+    Row(f"{_P}.ops.gen_experimental_dataset_ops:{{{_UNORDERED_EXPERIMENTAL}}}", How.WRAP,
         one_order.deterministic, "nondeterministic order is the same on all ranks", _ORDER),
     Row(f"{_P}.ops.gen_dataset_ops:options_dataset", How.WRAP, one_order.options,
         "nondeterministic order is the same on all ranks", _ORDER),

@@ -10,12 +10,12 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 DIRECTORY = os.path.join(_PACKAGE, "lib")
 LIBRARY = os.path.join(DIRECTORY, "libtensorflow_mpi.so")
 
-_ERROR_BYTES = 4096
+_ERROR_BYTES = 4096  # TFMPI_API_ERROR_BYTES
 
 # core/base/types.h: the DataType in which float32 travels between nodes, by TF_MPI_COMPRESSION
 WIRE = {"none": 2, "fp16": 0, "bf16": 1}
 
-_JOINED = b"joined"  # core/engine/engine.h posts it
+_JOINED = b"joined"  # kJoinedPost of core/engine/published.h
 
 
 class Options(ctypes.Structure):
@@ -139,7 +139,7 @@ def error_text(buffer: Any) -> str:
 
 
 def start_waits_for() -> str:
-    """While tfmpi_start runs: which ranks it waits for, and to do what; "" if none."""
+    """While tfmpi_start runs: which ranks it waits for, and for what; "" if it does not wait."""
     buffer = error_buffer()
     load().tfmpi_start_waits_for(buffer, len(buffer))
     return error_text(buffer)
@@ -154,7 +154,7 @@ def gpus() -> list[tuple[str, str]]:
 
 
 def joined() -> set[int]:
-    """The ranks whose scripts have ended, as far as this rank knows (engine.h)."""
+    """The ranks that have joined, as far as this rank knows."""
     buffer = error_buffer(16)
     found = set()
     for number in range(load().tfmpi_posted(_JOINED)):
@@ -164,8 +164,8 @@ def joined() -> set[int]:
 
 
 def op_sizes() -> tuple[int, int]:
-    """Bytes at which an average of several tensors in a graph is full, and from which a gradient
-    gets its own average (core/base/sizes.h)."""
+    """In bytes: the size at which an average of several tensors in a graph is closed, and the size
+    from which a gradient gets an average of its own (core/base/sizes.h)."""
     out = (ctypes.c_int64 * 2)()
     load().tfmpi_op_sizes(out)
     return out[0], out[1]

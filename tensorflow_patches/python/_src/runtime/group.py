@@ -12,7 +12,7 @@ size = 1
 group_rank = 0  # among the engine's ranks, even if averages are left to the script
 group_size = 1
 fault = ""  # why the ranks could not be connected; set only for the doctor, which reports it
-forked_from: int | None = None  # in a forked process, which is not a rank: the rank it is from
+forked_from: int | None = None  # in a process that a rank has forked: that rank
 
 
 def activate(this_rank: int, num_ranks: int, optimizer_ops: dict[str, tuple[str, bool]]) -> None:

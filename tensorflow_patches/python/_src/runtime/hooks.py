@@ -1,9 +1,9 @@
 """The hooks that TensorFlow's patched files call.
 
 The patches call functions of this module; on hot paths they first check `active`. Each function
-here does what stock TensorFlow does, until `fill` replaces it by a function of a room of _src, when
-the runtime starts (rooms.py). So this module imports nothing of ours, nor of TensorFlow, whose
-modules import it while they are being imported.
+here does what stock TensorFlow does, until `fill` replaces it with a function of a room of _src,
+when the runtime starts (rooms.py). This module imports nothing of ours or of TensorFlow, because
+TensorFlow's modules import it while they are being imported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def fill(**functions: Callable[..., Any]) -> None:
-    """Replaces the hooks of these names by `functions`; each hook may be replaced once."""
+    """Replaces the hooks of these names with `functions`; each hook may be replaced once."""
     for name, function in functions.items():
         assert globals()[name] is _stock[name], name
         globals()[name] = function
@@ -41,7 +41,7 @@ def unfilled() -> list[str]:
 
 
 def empty() -> None:
-    """Restores the original hooks, and makes the patches call none."""
+    """Restores the original hooks, and sets `active` to False."""
     global active
     active = False
     globals().update(_stock)

@@ -23,7 +23,7 @@ _logged_keys: set[str] = set()  # keys of once()
 def once(line: str, key: str | None = None, *, every_rank: bool = False) -> None:
     """Like `say`, but only the first time for `key`, and only on rank 0 unless `every_rank`.
 
-    key: shared by lines of which one is enough; by default the line itself.
+    key: the same for lines of which one is enough; by default the line itself.
     """
     key = line if key is None else key
     if key not in _logged_keys and (every_rank or group.rank == 0):
