@@ -16,7 +16,8 @@ from tensorflow.mpi._src.variables import initial_broadcast
 
 
 class State:
-    """State that a script saves in memory and synchronizes between ranks."""
+    """State that a script saves in memory and synchronizes between ranks. `bcast_object` and
+    `get_rank` are ignored, also in subclasses."""
 
     def __init__(self, bcast_object: Any = None, get_rank: Any = None) -> None:
         self._reset_callbacks: list[Callable[[], None]] = []
@@ -47,7 +48,7 @@ class State:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Called before sync() when ranks have joined or left."""
+        """Horovod calls this before sync() when ranks have joined or left."""
 
 
 class ObjectState(State):

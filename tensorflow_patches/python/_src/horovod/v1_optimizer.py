@@ -103,7 +103,7 @@ class Distributed(_Wrapping):
 
 
 class DistributedAdasum(_Wrapping):
-    """Every rank updates by its own gradients; Adasum combines the changes."""
+    """Every rank applies its own gradients; Adasum then combines the changes of the variables."""
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimizer.compute_gradients(*args, **kwargs)
