@@ -118,8 +118,8 @@ def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
 def _in_graph(
     kind: str, value: Any, name: str | None, attributes: dict[str, Any], suffix: str = ""
 ) -> Any:
-    """Without a `name`, ranks match the call by the names of the tf.function and the op, which do not
-    change if the function is traced again."""
+    """Without a `name`, ranks match the call by the names of the tf.function and the op, which a
+    retrace does not change."""
     from tensorflow.python.framework import constant_op, op_def_library, ops
 
     presence.uses()

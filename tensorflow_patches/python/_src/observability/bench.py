@@ -74,7 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--iterations", type=int, default=100, help="the maximum number of samples (default 100)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=1, help="time for each size, after 3 samples (default 1)"
+        "--seconds",
+        type=float,
+        default=1,
+        help="time for each size; 3 samples in any case (default 1)",
     )
     parser.add_argument(
         "--timeout", type=float, default=120, help="seconds allowed for one sample (default 120)"
@@ -119,7 +122,8 @@ def _measure(options: argparse.Namespace, size: int) -> Row:
     gathers = options.collective == "allgather"
     count = max(1, size // DTYPES[options.dtype] // (ranks if gathers else 1))
     own = count * DTYPES[options.dtype]
-    # If a call takes microseconds, a sample is the mean over many calls; the data stays in cache.
+    # A sample of small tensors is the mean over many calls, because each takes only microseconds.
+    # The data stays in the cache.
     rounds = min(256, max(1, 2**18 // (own * options.tensors)))
     case = c_api.BenchCase(
         kind=collectives.KINDS[options.collective],
