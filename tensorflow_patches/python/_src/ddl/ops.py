@@ -43,7 +43,7 @@ def AllReduceN(
       input: tensors of one floating dtype.
       op: "sum" or "avg".
       mpi: reduces each tensor by the MPI library's MPI_Iallreduce, except on GPUs and with
-        TF_MPI_FAULT=shrink. Its timeout is TF_MPI_STALL_TIMEOUT, but at most 300 s.
+        TF_MPI_FAULT=shrink. The transfer's timeout is TF_MPI_STALL_TIMEOUT, but at most 300 s.
       check: from 0 (no check) to 1: the result may differ from that of `mpi` by this fraction of
         the largest element. A larger difference raises tf.errors.InvalidArgumentError, which
         reports it.

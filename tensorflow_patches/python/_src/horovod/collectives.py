@@ -302,7 +302,7 @@ def reducescatter(
 
 
 def join() -> Any:
-    """Waits until every rank has called it; returns the rank that called it last.
+    """Waits until every rank has called it; returns the last one's number, by the ranks' clocks.
 
     Until then the other ranks average the gradients of a step without this one, and rank 0 reports
     that. An allreduce that the script calls needs all ranks, and fails with an error.
@@ -317,6 +317,7 @@ def join() -> Any:
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Waits for all ranks of `process_set`, in eager code. Horovod has this for PyTorch only."""
+    """Waits for all ranks of `process_set`. For eager code: in a tf.function it waits while the
+    function is traced. Horovod has this for PyTorch only."""
     with tf.init_scope():
         run("allreduce", tf.zeros([1]), None, process_set, op="sum")

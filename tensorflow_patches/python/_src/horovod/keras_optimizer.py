@@ -36,6 +36,7 @@ class Reducing:
 
     @property
     def _hvd(self) -> gradients.Reducer:
+        """Made at its first use, because Keras creates the optimizer, by from_config."""
         found = self.__dict__.get("_hvd_reducer")
         if found is None:
             settings = dict(self._hvd_settings)

@@ -32,7 +32,7 @@ _BEGINNINGS = ("<module>", "_run_module_as_main")  # the outermost frames of a s
 
 _exit_code: Any = 0  # SystemExit.code as the interpreter read it
 _uncaught: BaseException | None = None
-_thread_failure: str | None = None  # why the first training thread that failed did
+_thread_failure: str | None = None  # how a training thread has failed
 _thread = threading.local()  # .trains: whether the thread has computed gradients
 
 

@@ -303,7 +303,7 @@ def _leave(why: str) -> None:
 
 
 def _end() -> None:
-    """Called at exit. A forked child has no engine, and must not touch MPI."""
+    """Called at exit, and by os._exit(0). A forked child has no engine, and must not touch MPI."""
     if os.getpid() != _pid:
         return
     with contextlib.ExitStack() as last:
@@ -319,7 +319,7 @@ def _end() -> None:
 
 
 def exiting_at_once(original: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
-    """Wrapper of os._exit, by which scripts skip the end of a library that hangs.
+    """Wrapper of os._exit, which scripts call to skip the end of a library that hangs.
 
     With code 0 this rank ends as it does at the end of its script: MPI launchers end the whole job
     if a rank ends without MPI_Finalize, and the others may still be writing files.

@@ -212,8 +212,9 @@ def _run_allreduce(exchange: _Exchange, launcher: config.Launcher) -> None:
     if not result["fault"]:
         buffer = c_api.error_buffer()
         if c_api.load().tfmpi_join(buffer) != errors.OK:
-            fault = f"could not end normally: {c_api.error_text(buffer)}"
-            exchange.put("allreduce", {"fault": fault})
+            exchange.put(
+                "allreduce", {"fault": f"could not end normally: {c_api.error_text(buffer)}"}
+            )
 
 
 def _collective(kind: str, value: np.ndarray[Any, Any], label: str, **options: Any) -> Any:
