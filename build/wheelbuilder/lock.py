@@ -60,8 +60,7 @@ def read_lock(path: Path) -> Lock:
 
 
 def for_version(layout: Layout, version: str | None) -> Layout:
-    """The layout for this TensorFlow, which must have a lock; None: the version that this checkout
-    is developed on."""
+    """The layout for this TensorFlow, which must have a lock; None means the one developed on."""
     own = read_lock(replace(layout, other_version="").lock).version
     if version is None or version == own:
         return replace(layout, other_version="")

@@ -35,8 +35,7 @@ _NOT_INPUTS = {"__pycache__", ".mypy_cache", ".ruff_cache"}
 
 @dataclass(frozen=True)
 class Made:
-    """What .cache/made keeps of a wheel that was built: its inputs' digest, and how to see whether
-    it has changed since."""
+    """What .cache/made records of a wheel: its inputs, and how to see whether it has changed."""
 
     inputs: str
     wheel: str

@@ -130,7 +130,7 @@ def _from_commits(tree: Path) -> list[Patch]:
         gap = "\n" if header.endswith("\n---") else "\n\n"
         text = (f"{header}{gap}" if header else "") + _NOISE.sub("", diff)
         patch = split(name, text)
-        touched([patch])  # checks the patch
+        touched([patch])  # raises BuildError if the patch changes a file that it must not
         patches.append(patch)
     return patches
 

@@ -24,7 +24,7 @@ _FAILED = ("FAILED", "malformed", "can't find file", "Reversed", "garbage", "No 
 
 @dataclass(frozen=True)
 class Patch:
-    """A patch: its file name, the header that explains it, and the diff."""
+    """A patch: its file name, the header that explains it, the diff, and the files it changes."""
 
     name: str
     header: str
@@ -32,7 +32,6 @@ class Patch:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that it changes, by their names in the wheel."""
         lines = self.diff.splitlines()
         found: dict[str, None] = {}
         for old, new in itertools.pairwise(lines):
@@ -116,7 +115,6 @@ def _minor(version: str) -> tuple[int, int] | None:
 
 
 def touched(patches: Iterable[Patch]) -> list[str]:
-    """The files that the patches change. Raises BuildError for one that they must not change."""
     return sorted({name for patch in patches for name in patch.files})
 
 

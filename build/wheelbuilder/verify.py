@@ -188,7 +188,6 @@ class _Comparison:
             )
 
     def _renamed(self, name: str) -> str:
-        """The name in the patched wheel of this entry of the official one."""
         head, slash, tail = name.partition("/")
         new = self.lock.our_dist_info if head == self.lock.official_dist_info else head
         return f"{new}{slash}{tail}"

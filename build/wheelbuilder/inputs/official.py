@@ -19,8 +19,7 @@ from ..target import Target
 def official_wheel(layout: Layout, lock: Lock, target: Target) -> Path:
     """The path of the official wheel for `target`, checked against the lock's sha256."""
     pattern = f"{lock.official}-{lock.version}-{target.tag}-{target.tag}-*.whl"
-    note = _download_note(layout, target)
-    return _fetched(layout.official, lock, pattern, _pip_options(target), note)
+    return _fetched(layout.official, lock, pattern, _options(target), _note(layout, target))
 
 
 def unpinned_wheel(layout: Layout, version: str, target: Target) -> Path:
@@ -29,19 +28,18 @@ def unpinned_wheel(layout: Layout, version: str, target: Target) -> Path:
     pattern = f"{name}-{version}-{target.tag}-{target.tag}-*.whl"
     if not (found := sorted(place.glob(pattern))):
         project = f"{name.replace('_', '-')}=={version}"
-        note = _download_note(layout, target)
-        _download(place, project, (project,), _pip_options(target), note)
+        _download(place, project, (project,), _options(target), _note(layout, target))
         found = sorted(place.glob(pattern))
     if len(found) != 1:
         raise BuildError(f"{place} holds {len(found)} files {pattern}: delete them and run again")
     return found[0]
 
 
-def _pip_options(target: Target) -> tuple[str, ...]:
+def _options(target: Target) -> tuple[str, ...]:
     return ("--implementation", "cp", "--python-version", target.version, "--abi", target.tag)
 
 
-def _download_note(layout: Layout, target: Target) -> str:
+def _note(layout: Layout, target: Target) -> str:
     return f"for Python {target.version} with pip (about {layout.flavour.megabytes} MB)"
 
 

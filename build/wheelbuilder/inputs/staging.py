@@ -54,8 +54,7 @@ def _write_facts(fresh: Path) -> None:
 
 
 def stage_mpi(layout: Layout, mpi: Mpi, mpich: Path) -> Path:
-    """Copies headers and libraries of Open MPI, of MPICH and of the MPI 5 ABI to the Bazel
-    repository @mpi."""
+    """Copies headers and libraries of Open MPI, MPICH and the MPI 5 ABI as the repository @mpi."""
     place = layout.external / "mpi"
     build_files = layout.root / "third_party" / "mpi"
     stamp = f"{mpi.identity} {mpich.name} {_digest(build_files)}"

@@ -29,8 +29,6 @@ Versions = dict[str, set[str]]
 
 @dataclass(frozen=True)
 class Dynamic:
-    """What a library's dynamic section says, and the symbols that it exports."""
-
     soname: str
     needed: tuple[str, ...]
     runpath: tuple[str, ...]

@@ -14,7 +14,6 @@ Rows = dict[str, tuple[str, str]]
 
 
 def row_of(data: bytes) -> tuple[str, str]:
-    """The (hash, size) of a file with this content."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
     return f"sha256={digest}", str(len(data))
 

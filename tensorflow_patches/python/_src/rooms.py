@@ -45,6 +45,5 @@ def _ends() -> None:
 
 
 def _files_at_end(why: str | None) -> None:
-    """Called at the end of the script; `why` is the reason of a failure, or None."""
     writes.at_end()
     saves.at_end(why)

@@ -148,13 +148,10 @@ def _job(environ: Mapping[str, str]) -> str:
     return " ".join(environ[name] for name in _JOB if name in environ)
 
 
-def rank_of(
-    other_environ: Mapping[str, str], environ: Mapping[str, str] = os.environ
-) -> int | None:
-    """The rank of a process with the environment `other_environ`; None unless it is certain that it
-    belongs to this job."""
-    own, other = launcher(environ), launcher(other_environ)
-    if own is None or other is None or not _job(environ) or _job(environ) != _job(other_environ):
+def rank_of(theirs: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> int | None:
+    """The rank of a process with the environment `theirs`; None if it may be of another job."""
+    own, other = launcher(environ), launcher(theirs)
+    if own is None or other is None or not _job(environ) or _job(environ) != _job(theirs):
         return None
     return other.rank if own.size == other.size else None
 

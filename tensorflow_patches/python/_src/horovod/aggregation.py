@@ -96,9 +96,8 @@ class Aggregation:
         """Calls `apply` after the last of the passes, otherwise `count_step`. `after`: the
         gradients that compute_gradients returned."""
 
+        # The branches of tf.cond must return the same kind of value.
         def with_token(function: Callable[[], Any]) -> Callable[[], Any]:
-            """A branch for tf.cond, whose branches must return the same kind of value."""
-
             def run() -> Any:
                 done = function()
                 with tf.control_dependencies(_ops([done])):

@@ -170,16 +170,15 @@ _get_process_set_ids_and_ranks = sets.get_process_set_ids_and_ranks  # Horovod's
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Raises NotImplementedError: a trace always covers the whole run."""
     _refuse_timeline("start", f"={os.path.basename(str(file_path))}")
 
 
 def stop_timeline() -> None:
-    """Raises NotImplementedError, like start_timeline."""
     _refuse_timeline("stop")
 
 
 def _refuse_timeline(what: str, value: str = "") -> None:
+    """Raises NotImplementedError: a trace always covers the whole run."""
     state()
     raise NotImplementedError(
         f"hvd.{what}_timeline is not available: tensorflow.mpi traces the whole run; to get a "

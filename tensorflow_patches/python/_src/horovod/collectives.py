@@ -37,9 +37,7 @@ def chosen_op(op: Any, average: Any) -> int:
 
 def run(kind: str, tensor: Any, name: str | None, process_set: ProcessSet, **more: Any) -> Any:
     """Runs a collective of tf.mpi over the ranks of `process_set`; a single rank gets a copy.
-
-    Raises tf.errors.InvalidArgumentError on a rank that is not in the set.
-    """
+    Raises tf.errors.InvalidArgumentError on other ranks."""
     basics.state()
     tensor = tf.convert_to_tensor(tensor)
     ranks = process_sets.members(process_set)

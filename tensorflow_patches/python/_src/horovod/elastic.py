@@ -16,8 +16,7 @@ from tensorflow.mpi._src.variables import initial_broadcast
 
 
 class State:
-    """State that a script saves in memory and synchronizes between ranks. `bcast_object` and
-    `get_rank` are ignored, also in subclasses."""
+    """State that a script saves in memory and synchronizes between ranks."""
 
     def __init__(self, bcast_object: Any = None, get_rank: Any = None) -> None:
         self._reset_callbacks: list[Callable[[], None]] = []

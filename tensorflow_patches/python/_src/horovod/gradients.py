@@ -75,8 +75,7 @@ class Reducer:
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Reduces, over process_set, the gradients that are neither local nor already reduced.
 
-        None stays None. As in Horovod, local gradients are divided by the number of ranks, unless
-        scale_local_gradients is False.
+        None stays None. With scale_local_gradients, local ones are divided by the number of ranks.
         """
         size = len(process_sets.members(self.process_set))
         out: list[Any] = list(gradients)
@@ -172,8 +171,7 @@ def _make_allreduce_grads_fn(
     groups: Any = None,
     process_set: ProcessSet = process_sets.global_process_set,
 ) -> Callable[..., list[Any]]:
-    """Horovod's function of this name: returns a function of gradients, and optionally their
-    variables, that reduces them."""
+    """A function of gradients, and optionally of their variables, that reduces the gradients."""
     given = {key: value for key, value in locals().items() if key != "groups"}
     reducer = Reducer(groups=groups or None, **given)
     return lambda grads, vars=None: reducer.reduce(grads, grads if vars is None else vars)

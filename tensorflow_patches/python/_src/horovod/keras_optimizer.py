@@ -55,7 +55,6 @@ class Reducing:
         return helper
 
     def register_local_var(self, var: Any) -> None:
-        """Marks `var` as local: its gradient is not reduced."""
         self._hvd.register_local(var)
 
     def _allreduce(self, grads: Any, variables: Any) -> list[Any]:

@@ -103,9 +103,8 @@ def register_all(sets: list[Any]) -> None:
 
 
 def adopt(sets: list[Any]) -> None:
-    """Gives each of `sets` the number of the registered set with its ranks; registers nothing, so
-    this is all that a repeated hvd.init() does. Raises ValueError if there is no such set, or for a
-    duplicate."""
+    """Gives each of `sets` the number of the registered set with its ranks; a repeated hvd.init()
+    does only this. Raises ValueError if there is no such set, or for a duplicate."""
     seen: set[int | None] = {0}
     for one in sets:
         one.process_set_id = _known(one)

@@ -17,7 +17,6 @@ class _Reducing:
     _hvd: gradients.Reducer
 
     def register_local_source(self, source: Any) -> None:
-        """Marks `source` as local: its gradient is not reduced."""
         self._hvd.register_local(source)
 
     def gradient(

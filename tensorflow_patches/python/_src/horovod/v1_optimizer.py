@@ -75,7 +75,6 @@ class Distributed(_Wrapping):
             self._agg_helper = Aggregation(passes, reducer, average_aggregated, of_graph=True)
 
     def register_local_var(self, var: Any) -> None:
-        """Marks `var` as local: its gradient is not reduced."""
         self._hvd.register_local(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:

@@ -51,8 +51,7 @@ def _ranks_here(launcher: config.Launcher) -> int:
 
 
 def _cores(processors: Iterable[int]) -> collections.Counter[str]:
-    """The number of cores to which these processors belong, by package (socket). Two processors of
-    a core are its hardware threads."""
+    """The number of cores to which these processors (hardware threads) belong, by package."""
     found = {
         (_topology_value(number, "physical_package_id"), _topology_value(number, "core_id"))
         for number in processors

@@ -87,8 +87,8 @@ def exit_code() -> int:
 
 
 def other_scripts(error: BaseException) -> str | None:
-    """If `error` says that ranks wait for one another, and those visible here run different
-    scripts: a sentence that names the scripts."""
+    """If `error` is that ranks wait for one another: which scripts the visible ones run, if they
+    differ."""
     if _DEADLOCK not in str(error):
         return None
     scripts = {rank: peer.script for rank, peer in peers.Node().peers().items()}
@@ -102,8 +102,7 @@ _explanations: list[Callable[[BaseException], str | None]] = [other_scripts]
 
 
 def explain_by(explain: Callable[[BaseException], str | None]) -> None:
-    """Registers `explain`: after an uncaught exception its result, unless None, is printed and sent
-    to the other ranks."""
+    """Registers `explain`, whose result is printed, and sent to others, after an uncaught error."""
     _explanations.append(explain)
 
 
@@ -192,8 +191,7 @@ def noting_code(original: Any) -> Any:
 
 
 def leaving_python(_exit: Any) -> Any:
-    """Replaces sys.exit: before Python 3.12 the original creates no SystemExit object, so nothing
-    reads its code."""
+    """Replaces sys.exit, which before Python 3.12 creates no SystemExit object for _Code to see."""
 
     def leave_python(status: Any = None, /) -> None:
         raise SystemExit(status)

@@ -155,8 +155,7 @@ def _in_child() -> None:
 
 
 def after_the_end(function: Callable[[], None]) -> None:
-    """Registers `function` to be called when all ranks have joined, or this one has stopped with an
-    error."""
+    """Registers `function` to be called when all ranks have joined, or this one has failed."""
     _on_end.append(function)
 
 
@@ -291,8 +290,7 @@ def _leave(why: str) -> None:
     """Tells the other ranks not to wait for this one. Nothing may be submitted afterwards.
 
     Called at exit on the main thread, or by threading.excepthook on the training thread that
-    failed. Does nothing if the script has ended, because the failure of a daemon thread is then not
-    the rank's.
+    failed; does nothing if the script has ended: a daemon thread's failure is then not the rank's.
     """
     global _left
     if os.getpid() == _pid and _ending.acquire(blocking=False):

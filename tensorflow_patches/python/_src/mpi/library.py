@@ -197,8 +197,8 @@ def report(launcher: config.Launcher | None = None) -> str:
 
 
 def _find_in_child_process(abi: Abi) -> str:
-    """The path of the library that a rank would load; "" if there is none. Looks in a child
-    process, because two MPIs in one process would mix up their symbols."""
+    """The path of the library that a rank would load, or "". Looks in a child process, because two
+    MPIs in one process would mix up their symbols."""
     code = (
         "import ctypes, sys\n"
         "for path in sys.argv[1:]: ctypes.CDLL(path)\n"

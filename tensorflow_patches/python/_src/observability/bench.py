@@ -1,8 +1,9 @@
 """`mpirun -np N python -m tensorflow.mpi bench`: allreduce and allgather by size, in three ways.
 
-"plain" is MPI's own blocking MPI_Allreduce; "transport" is this project's implementation of it;
-"engine" is a gradient's whole path, from its submission through the agreement of all ranks to its
-completion. core/bench/bench.h does the measuring. Rank 0 prints and writes the results.
+"plain" is MPI's own blocking MPI_Allreduce, and is left out for allgather; "transport" is this
+project's implementation; "engine" is a gradient's whole path, from its submission through the
+agreement of all ranks to its completion. core/bench/bench.h does the measuring. Rank 0 prints and
+writes the results.
 
 algbw is bytes / time, busbw the load on the slowest link, both as NCCL's tests define them: algbw
 times 2 (n - 1) / n for allreduce of n ranks, times (n - 1) / n for allgather.
@@ -74,10 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--iterations", type=int, default=100, help="the maximum number of samples (default 100)"
     )
     parser.add_argument(
-        "--seconds",
-        type=float,
-        default=1,
-        help="time for each size; 3 samples in any case (default 1)",
+        "--seconds", type=float, default=1, help="time per size, at least 3 samples (default 1)"
     )
     parser.add_argument(
         "--timeout", type=float, default=120, help="seconds allowed for one sample (default 120)"
@@ -122,8 +120,7 @@ def _measure(options: argparse.Namespace, size: int) -> Row:
     gathers = options.collective == "allgather"
     count = max(1, size // DTYPES[options.dtype] // (ranks if gathers else 1))
     own = count * DTYPES[options.dtype]
-    # A sample of small tensors is the mean over many calls, because each takes only microseconds.
-    # The data stays in the cache.
+    # If a call takes microseconds, a sample is the mean over many calls; the data stays in cache.
     rounds = min(256, max(1, 2**18 // (own * options.tensors)))
     case = c_api.BenchCase(
         kind=collectives.KINDS[options.collective],

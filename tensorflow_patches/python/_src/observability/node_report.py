@@ -84,7 +84,6 @@ def exclusion(nodes: Sequence[str]) -> str:
 
 
 def by_node(found: Mapping[int, Mapping[str, Any]]) -> dict[str, list[int]]:
-    """The ranks in `found`, by the name of their node."""
     nodes = collections.defaultdict(list)
     for rank, facts in sorted(found.items()):
         nodes[str(facts["node"])].append(rank)

@@ -36,7 +36,6 @@ _COUNT = 1 << 20  # float32: 4 MB
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `doctor`."""
     parser.add_argument(
         "--nodes", action="store_true", help="under the launcher: checks every node before a job"
     )
@@ -151,13 +150,13 @@ def _on_rank_0(
         return _end(findings)
 
     def give_up() -> None:
-        node_report.judge_together(findings, found, exchange.get("allreduce"), size)
+        node_report.judge_together(findings, found, exchange.get("sum"), size)
         _print_report(findings, printed)
         exchange.remove()
 
     with _killed_after(_TOGETHER_SECONDS, give_up):
         _run_allreduce(exchange, launcher)
-        results = exchange.wait("allreduce", size, time.monotonic() + _GRACE_SECONDS)
+        results = exchange.wait("sum", size, time.monotonic() + _GRACE_SECONDS)
     node_report.judge_together(findings, found, results, size)
     _print_report(findings, printed)
     return _end(findings)
@@ -208,13 +207,11 @@ def _run_allreduce(exchange: _Exchange, launcher: config.Launcher) -> None:
         result["transport"] = c_api.load().tfmpi_transport().decode()
     except Exception as error:
         result = {"fault": f"{type(error).__name__}: {error}"}
-    exchange.put("allreduce", result)
+    exchange.put("sum", result)
     if not result["fault"]:
         buffer = c_api.error_buffer()
         if c_api.load().tfmpi_join(buffer) != errors.OK:
-            exchange.put(
-                "allreduce", {"fault": f"could not end normally: {c_api.error_text(buffer)}"}
-            )
+            exchange.put("sum", {"fault": f"could not end normally: {c_api.error_text(buffer)}"})
 
 
 def _collective(kind: str, value: np.ndarray[Any, Any], label: str, **options: Any) -> Any:
@@ -223,8 +220,7 @@ def _collective(kind: str, value: np.ndarray[Any, Any], label: str, **options: A
 
 
 def _allreduce(rank: int, size: int) -> dict[str, Any]:
-    """Runs allreduces for about _ALLREDUCE_SECONDS, the same number on all ranks; returns the rate.
-    Raises ArithmeticError for a wrong sum."""
+    """Runs allreduces for about _ALLREDUCE_SECONDS, the same number on all ranks."""
     value = np.full(_COUNT, rank + 1.0, np.float32)
     rounds = 3
     begin = time.perf_counter()

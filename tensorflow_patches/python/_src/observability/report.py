@@ -68,8 +68,7 @@ def _per_rank(ranks: list[dict[str, Any]], key: str) -> float:
 
 
 def _slowest(report: dict[str, Any], steps: int) -> list[str]:
-    """Which ranks the others waited for. Rank 0 has recorded for each gradient which rank was the
-    last to be ready."""
+    """Which ranks the others waited for: rank 0 notes which rank is the last with a gradient."""
     ranks, last = report["ranks"], report["last_ready"]
     times = sum(one["times"] for one in last)
     if not times:

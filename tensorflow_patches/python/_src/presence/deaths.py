@@ -30,8 +30,7 @@ _SIGNALS_OF_LAUNCHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LAUNCHER_SECONDS = 1.0  # a launcher that ends its ranks has ended this one, too, by then
 _STATUS_TRIES = 5  # /proc shows the status of a process until its parent has reaped it
 _STATUS_SECONDS = 0.001
-# PIDFD_GET_INFO of linux/pidfd.h: since Linux 6.15 also the status of a process that its parent has
-# reaped.
+# PIDFD_GET_INFO (linux/pidfd.h): since Linux 6.15 also the status of a process that was reaped.
 _INFO = struct.Struct("=QQ11Ii")
 _GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 _INFO_EXIT = 1 << 3
@@ -40,10 +39,7 @@ _CRASHED = "set PYTHONFAULTHANDLER=1 to print where it was"
 
 
 class Ranks:
-    """The ranks of this node that the process `started_by` has started.
-
-    Raises OSError if the file that they share cannot be created.
-    """
+    """The ranks of this node that the process `started_by` has started. May raise OSError."""
 
     def __init__(self, started_by: int, placement: config.Launcher) -> None:
         self._placement = placement
@@ -140,7 +136,7 @@ def _status(pidfd: int, pid: int) -> int | None:
 
 
 def ranks_of_node(placement: config.Launcher) -> Ranks | None:
-    """The ranks of this node; None if the launcher's process cannot be found."""
+    """The ranks of this node; None if the launcher's process or the shared file is out of reach."""
     try:
         pid = launcher.ancestor(placement)
         return None if pid is None else Ranks(pid, placement)
@@ -149,7 +145,6 @@ def ranks_of_node(placement: config.Launcher) -> Ranks | None:
 
 
 def _how(status: int | None) -> str:
-    """How a process with this status of wait() has ended, and advice."""
     if status is None:
         return f"ended without a message (killed?); {_SHORT}"
     if not (killed_by := status & 0x7F):

@@ -80,8 +80,7 @@ class Peer:
 
     @property
     def stage(self) -> Stage:
-        """How far the rank has got on its way to MPI_Init; "without us": it runs TensorFlow without
-        our library."""
+        """How far the rank has got on its way to MPI_Init."""
         if any(process.stopped for process in self.processes):
             return "stopped"
         if any(process.ours for process in self.processes):
@@ -97,7 +96,6 @@ class Peer:
 
     @property
     def script(self) -> str:
-        """The script of its first process."""
         return self.processes[0].script
 
     def name(self) -> str:
@@ -111,7 +109,7 @@ class Node:
 
     def __init__(self) -> None:
         self._strangers: dict[int, float] = {}  # processes of no rank -> when to look again
-        self._started: dict[int, tuple[int, Process]] = {}  # have our library -> (rank, process)
+        self._started: dict[int, tuple[int, Process]] = {}  # with our library -> (rank, process)
 
     def peers(self) -> dict[int, Peer]:
         """The visible ranks, including this one, by number."""

@@ -102,8 +102,7 @@ _needs = ""  # kept until the process ends
 
 
 def needs_all(what: str) -> None:
-    """Notes that this rank has `what`, which needs the current number of ranks: with
-    TF_MPI_FAULT=shrink, a death then ends the job."""
+    """Notes that this rank has `what`: with TF_MPI_FAULT=shrink, a death then ends the job."""
     global _needs
     _needs = what
     _report_needs(_own.doing[-1] if _own.doing else "")

@@ -354,8 +354,7 @@ def started_by() -> launcher.Launcher | None:
 
 
 def while_the_script_runs(rank: int, size: int) -> None:
-    """Called once, when the ranks are connected: from now on this rank says where its script is, if
-    others wait for its end."""
+    """Called once, when the ranks are connected; starts _AwaitedEnd."""
     if _watcher is not None:
         _watcher.idle = _AwaitedEnd(rank, size).poll
 

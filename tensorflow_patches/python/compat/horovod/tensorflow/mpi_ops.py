@@ -67,7 +67,6 @@ def _when_run(value: Any, name: str | None) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """A function that calls `value` and returns its result as an int32."""
     return lambda: np.int32(value())
 
 
