@@ -21,8 +21,8 @@ Usage: ./install.sh [options]
 
 Installs TensorFlow with gradient averaging over MPI into a virtual environment: the one that
 --venv names, else the active one, else .venv beside this script. Builds the wheel if wheels/ has
-none that is up to date. Installs the GPU wheel if nvidia-smi or /dev shows an NVIDIA GPU, else the
-CPU wheel.
+none that is up to date. A new environment gets the GPU wheel if nvidia-smi or /dev shows an NVIDIA
+GPU, else the CPU wheel; later runs keep that choice.
 
   --venv DIR     the environment; created if it does not exist
   --python PY    the Python (3.10 to 3.13) for a new environment; default: python3
@@ -60,8 +60,8 @@ die() {
     exit 1
 }
 
-# logged NAME NEXT_STEP COMMAND...: writes the output to .cache/logs/NAME.log; if the command fails,
-# prints the last lines and exits.
+# logged NAME NEXT_STEP COMMAND...: runs the command and writes its output to .cache/logs/NAME.log;
+# if it fails, prints the last lines and exits.
 logged() {
     local log=$LOG/$1.log next=$2
     shift 2
@@ -70,7 +70,8 @@ logged() {
     die "failed: $* (full output: $log)" "$next"
 }
 
-# shown NAME COMMAND...: prints the output, indented, and also writes it to .cache/logs/NAME.log.
+# shown NAME COMMAND...: runs the command; prints its output, indented, and also writes it to
+# .cache/logs/NAME.log.
 shown() {
     local log=$LOG/$1.log
     shift
@@ -117,7 +118,7 @@ is_supported() {
     [[ $version =~ ^3\.1[0-3]$ && ! $version > $(newest_python) ]]
 }
 
-# require_supported PYTHON OPTION
+# require_supported PYTHON OPTION: stops if the Python is not supported; OPTION chose it.
 require_supported() {
     is_supported "$1" || die "$1 is Python $(version_of "$1" || echo unknown), not $(supported)" \
         "pass another --$2"
@@ -138,7 +139,8 @@ choose_python() {
                 "pass another --venv"
         return
     fi
-    [[ ! -e $venv || -z $(ls -A "$venv") ]] || die "$venv is not a virtual environment"
+    [[ ! -e $venv || -z $(ls -A "$venv") ]] || die "$venv is not a virtual environment" \
+        "pass another --venv"
     [[ -z $wanted ]] || return 0
     for python in python3 python3.13 python3.12 python3.11 python3.10; do
         if command -v "$python" >/dev/null && is_supported "$python"; then return; fi

@@ -49,8 +49,8 @@ choose_tensorflow() {
     flavour=cpu
 }
 
-# The flavour: what --gpu or --cpu says, else that of --wheel, else that of the wheel in the
-# environment, else gpu on a machine with a GPU.
+# Sets flavour: what --gpu or --cpu says, else that of --wheel, else that of the wheel in the
+# environment, else gpu on a machine with a GPU and cpu on others.
 choose_flavour() {
     local name=${wheel##*/} is=''
     case $name in
@@ -88,7 +88,7 @@ choose_cuda() {
 disk_space() { if ((cuda)); then echo 9 GB; elif [[ $flavour == gpu ]]; then echo 4 GB; else echo 2 GB; fi; }
 
 # Refuses an environment that holds another distribution with the same files. Uninstalls a wheel of
-# ours from when the CPU wheel was still called tensorflow-cpu.
+# this project that is from the time when its CPU wheel was called tensorflow-cpu.
 refuse_the_others() {
     local other version
     for other in "${OTHERS[@]}"; do

@@ -43,8 +43,9 @@ install_packages() {
     hash -r
 }
 
-# Collects everything this run needs, so that apt-get runs once. Compile tools are included only if
-# wheels/ has no wheel for this Python; find_wheel adds them if the wheel there is out of date.
+# Collects everything that this run needs, so that apt-get runs once. Compile tools are included
+# only for tests, or if wheels/ has no wheel for this Python; find_wheel adds them if the wheel
+# there is out of date.
 plan_packages() {
     if [[ ! -x $venv/bin/python || (-z $wheel && ! -f $BUILDER/stamp) ]]; then
         "$python" -c 'import ensurepip' 2>/dev/null ||

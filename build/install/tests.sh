@@ -12,9 +12,9 @@ check() {
     fi
 }
 
-# core_tests CONFIG: runs the engine's C++ tests (plain, tsan or asan; full: those that take
-# minutes), with the flags of .bazelrc. If all pass, prints only googletest's closing lines and
-# Bazel's verdicts.
+# core_tests CONFIG: runs the engine's C++ tests with the flags that .bazelrc has for this
+# configuration (plain; tsan, asan: under a sanitizer; full: the tests that take minutes). If all
+# pass, prints only googletest's closing lines and Bazel's verdicts.
 core_tests() {
     local options=(--test_output=all) log=$LOG/bazel-$1.log
     [[ $1 == plain ]] || options+=("--config=$1")
@@ -80,9 +80,8 @@ collect_googletests() {
     done
 }
 
-# The quick tier has the tests that a change to averaging could break; the full tier has all tests.
-# The C++ tests are built and run in the background, because tests with ranks spend much of their
-# time waiting.
+# Runs the tier that `tests` names: quick, ci or all. The C++ tests are built and run in the
+# background, because tests with ranks spend much of their time waiting.
 run_tests() {
     local verdicts=() failed=0 configs=(plain) parts=(pytest) config part background
     install_test_tools
@@ -100,7 +99,8 @@ run_tests() {
     set +m
     # shellcheck disable=SC2064
     trap "kill -- -$background 2>/dev/null" EXIT
-    # Two files of tests at once: ranks wait for one another, and an import uses one thread.
+    # Two files of tests at once. One would leave cores idle: ranks wait for one another, and an
+    # import uses one thread.
     local together=("$python" -m pytest --numprocesses 2 --dist loadfile)
     together+=(--no-loadscope-reorder) # tests/conftest.py puts the longest files first
     local quick="not full and not alone"

@@ -27,9 +27,9 @@ class Flavour:
     name: str
     # The official wheel's distribution name, as spelled in file names.
     official: str
-    # The end of our version. The GPU wheel's sorts as newer, because that wheel runs everywhere.
+    # The end of our version. The GPU wheel's sorts as newer, because it runs without a GPU, too.
     label: str
-    megabytes: int
+    megabytes: int  # of the official wheel
 
     @property
     def release(self) -> str:

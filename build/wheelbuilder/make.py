@@ -35,7 +35,7 @@ _NOT_INPUTS = {"__pycache__", ".mypy_cache", ".ruff_cache"}
 
 @dataclass(frozen=True)
 class Made:
-    """The record of a wheel that was built."""
+    """What .cache/made records of a wheel: its inputs, and how to see whether it has changed."""
 
     inputs: str
     wheel: str
@@ -50,13 +50,13 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
     patches = read_series(layout.patches, layout.other_version)
     mpi = find_mpi()
     inputs = digest_of_inputs(layout, lock, target, mpi, compiler())
-    key = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:12]
-    name = "-".join(filter(None, (layout.flavour.name, layout.other_version, target.tag, key)))
-    memory = layout.cache / "made" / f"{name}.json"
-    made = made_before(memory, inputs, out)
-    if made:
-        say(f"{made.name} is up to date")
-        return made
+    place = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:12]
+    name = "-".join(filter(None, (layout.flavour.name, layout.other_version, target.tag, place)))
+    made_file = layout.cache / "made" / f"{name}.json"
+    present = made_before(made_file, inputs, out)
+    if present:
+        say(f"{present.name} is up to date")
+        return present
     with only_one(layout.external):
         official = official_wheel(layout, lock, target)
         sha256 = check_hash(official, lock)
@@ -65,7 +65,7 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
         stage_mpi(layout, mpi, mpich_wheel(layout))
         say(f"{len(patches)} patches; {compiler()}; {mpi.name}")
         with WheelEditor(official, lock.official_dist_info) as wheel:
-            # Patches before the compiler: they fail within a second if they do not apply.
+            # The patches come before the compiler, because a failure shows within a second.
             changed = apply_series(
                 patches, wheel.read, layout.scratch, may_move=bool(layout.other_version)
             )
@@ -79,7 +79,7 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
                     merge(needs, symbol_versions(stream))
             say(f"packing {len(changed)} changed and {len(added)} added files")
             result = pack(wheel, lock, changed, added, needs, out)
-        remember(memory, inputs, result)
+        remember(made_file, inputs, result)
     say(f"made {result.name}, {result.stat().st_size / 1e6:.1f} MB")
     return result
 
@@ -147,16 +147,16 @@ def _input_files(root: Path) -> list[Path]:
     return found
 
 
-def _recall(memory: Path) -> Made | None:
+def _recall(made_file: Path) -> Made | None:
     try:
-        return Made(**json.loads(memory.read_text(encoding="utf-8")))
+        return Made(**json.loads(made_file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def made_before(memory: Path, inputs: str, out: Path) -> Path | None:
+def made_before(made_file: Path, inputs: str, out: Path) -> Path | None:
     """The wheel built from these inputs, if it still exists unchanged."""
-    made = _recall(memory)
+    made = _recall(made_file)
     if made is None or made.inputs != inputs:
         return None
     wheel = out / made.wheel
@@ -171,17 +171,17 @@ def made_before(memory: Path, inputs: str, out: Path) -> Path | None:
     return wheel
 
 
-def remember(memory: Path, inputs: str, wheel: Path) -> None:
+def remember(made_file: Path, inputs: str, wheel: Path) -> None:
     """Records the wheel, and removes the previous one if it had another name (platform)."""
-    before = _recall(memory)
+    before = _recall(made_file)
     if before and before.wheel != wheel.name:
         (wheel.parent / before.wheel).unlink(missing_ok=True)
     found = wheel.stat()
     made = Made(inputs, wheel.name, found.st_size, found.st_mtime_ns, sha256_of(wheel))
-    memory.parent.mkdir(parents=True, exist_ok=True)
-    part = memory.with_suffix(".part")
+    made_file.parent.mkdir(parents=True, exist_ok=True)
+    part = made_file.with_suffix(".part")
     part.write_text(json.dumps(asdict(made)), encoding="utf-8")
-    part.replace(memory)
+    part.replace(made_file)
 
 
 def official_for(layout: Layout, lock: Lock, tag: str) -> Path:

@@ -21,7 +21,7 @@ from .lock import read_lock
 from .make import digest_of_inputs, make
 from .target import SUPPORTED, Target
 
-# That of the official wheel: a release must install wherever it does.
+# The glibc that the official wheel needs: a release must install wherever that wheel does.
 _NEWEST_GLIBC = (2, 27)
 SUMS, PROVENANCE = "SHA256SUMS", "provenance.json"
 
@@ -29,6 +29,7 @@ SUMS, PROVENANCE = "SHA256SUMS", "provenance.json"
 def release(layout: Layout, out: Path, jobs: int | None = None) -> list[str]:
     """Builds all wheels in `out`, checks their platform, and writes SHA256SUMS and provenance."""
     lock = read_lock(layout.lock)
+    # One hash per Python; older TensorFlows have no wheels for the newest Pythons.
     targets = [Target(*version) for version in SUPPORTED[: len(lock.hashes)]]
     wheels = []
     for target in targets:

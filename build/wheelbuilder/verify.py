@@ -1,9 +1,12 @@
 """`verify`: compares a patched wheel with the official one and lists what it adds and changes.
 
 The lock pins the official wheel by sha256. An entry is untouched if its raw bytes in the archive
-and its RECORD line equal the official ones. Any other entry must either be a file that the series
-patches, with exactly the content that the series produces, or be ours: in tensorflow/mpi, or
-tensorflow_mpi.pth.
+and its RECORD line equal the official ones. Any other entry must be one of these:
+
+- a file that the series patches, METADATA or WHEEL, with exactly the content that this checkout
+  produces;
+- RECORD, which must list exactly the wheel's files, with their hashes;
+- ours: in tensorflow/mpi, or tensorflow_mpi.pth.
 """
 
 from __future__ import annotations
@@ -81,6 +84,8 @@ def compare(
 
 
 class _Comparison:
+    """`ours`: the patched wheel; `theirs`: the official one."""
+
     def __init__(self, ours: RawZip, theirs: RawZip, lock: Lock) -> None:
         self.ours, self.theirs, self.lock = ours, theirs, lock
         self.record_name = f"{lock.our_dist_info}/RECORD"
@@ -159,27 +164,27 @@ class _Comparison:
 
     def _checked(self, name: str) -> bytes:
         """The content; raises BuildError if RECORD has another hash."""
-        self.ours.raw(name)
+        self.ours.raw(name)  # checks the entry's local header
         data = self.ours.read(name)
         if self.rows[name] != record.row_of(data):
             raise BuildError(f"{name} does not match its hash in RECORD: do not use this wheel")
         return data
 
     def _check_untouched(self, ours: str, theirs: str) -> None:
-        mine, official = self.ours.entries[ours], self.theirs.entries[theirs]
+        entry, official = self.ours.entries[ours], self.theirs.entries[theirs]
         same = (
             self.ours.raw(ours) == self.theirs.raw(theirs)
-            and mine.compress_type == official.compress_type
-            and mine.file_size == official.file_size
-            and mine.CRC == official.CRC
-            and mine.external_attr == official.external_attr
+            and entry.compress_type == official.compress_type
+            and entry.file_size == official.file_size
+            and entry.CRC == official.CRC
+            and entry.external_attr == official.external_attr
         )
         if not same:
             raise BuildError(f"{ours} differs from the official wheel's: do not use this wheel")
         if not ours.endswith("/") and self.rows[ours] != self.official_rows.get(theirs):
             raise BuildError(
-                f"{ours} has another line in RECORD than in the official wheel's: do not use this"
-                " wheel"
+                f"{ours} has another line in RECORD than in the official wheel's RECORD: do not use"
+                " this wheel"
             )
 
     def _renamed(self, name: str) -> str:

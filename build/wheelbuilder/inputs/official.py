@@ -19,7 +19,7 @@ from ..target import Target
 def official_wheel(layout: Layout, lock: Lock, target: Target) -> Path:
     """The path of the official wheel for `target`, checked against the lock's sha256."""
     pattern = f"{lock.official}-{lock.version}-{target.tag}-{target.tag}-*.whl"
-    return _fetched(layout.official, lock, pattern, _for(target), _what(layout, target))
+    return _fetched(layout.official, lock, pattern, _options(target), _note(layout, target))
 
 
 def unpinned_wheel(layout: Layout, version: str, target: Target) -> Path:
@@ -28,18 +28,18 @@ def unpinned_wheel(layout: Layout, version: str, target: Target) -> Path:
     pattern = f"{name}-{version}-{target.tag}-{target.tag}-*.whl"
     if not (found := sorted(place.glob(pattern))):
         project = f"{name.replace('_', '-')}=={version}"
-        _download(place, project, (project,), _for(target), _what(layout, target))
+        _download(place, project, (project,), _options(target), _note(layout, target))
         found = sorted(place.glob(pattern))
     if len(found) != 1:
         raise BuildError(f"{place} holds {len(found)} files {pattern}: delete them and run again")
     return found[0]
 
 
-def _for(target: Target) -> tuple[str, ...]:
+def _options(target: Target) -> tuple[str, ...]:
     return ("--implementation", "cp", "--python-version", target.version, "--abi", target.tag)
 
 
-def _what(layout: Layout, target: Target) -> str:
+def _note(layout: Layout, target: Target) -> str:
     return f"for Python {target.version} with pip (about {layout.flavour.megabytes} MB)"
 
 
@@ -50,11 +50,11 @@ def mpich_wheel(layout: Layout) -> Path:
     return _fetched(layout.official, lock, pattern, (), "with pip (13 MB)")
 
 
-def _fetched(place: Path, lock: Lock, pattern: str, options: tuple[str, ...], what: str) -> Path:
+def _fetched(place: Path, lock: Lock, pattern: str, options: tuple[str, ...], note: str) -> Path:
     found = sorted(place.glob(pattern))
     if not found:
         pinned = ("--require-hashes", "-r", str(lock.path))
-        _download(place, f"{lock.project}=={lock.version}", pinned, options, what)
+        _download(place, f"{lock.project}=={lock.version}", pinned, options, note)
         found = sorted(place.glob(pattern))
     if len(found) != 1:
         raise BuildError(f"{place} holds {len(found)} files {pattern}: delete them and run again")
@@ -74,9 +74,9 @@ def check_hash(wheel: Path, lock: Lock) -> str:
 
 
 def _download(
-    place: Path, name: str, wanted: tuple[str, ...], options: tuple[str, ...], what: str
+    place: Path, name: str, wanted: tuple[str, ...], options: tuple[str, ...], note: str
 ) -> None:
-    say(f"fetching {name} {what}")
+    say(f"fetching {name} {note}")
     place.mkdir(parents=True, exist_ok=True)
     for old in place.glob(".pip-*"):  # left behind by a killed run
         shutil.rmtree(old, ignore_errors=True)

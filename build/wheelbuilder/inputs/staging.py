@@ -19,7 +19,7 @@ _CUSTOM_CALLS = "xla/ffi/api/ffi.h"
 
 
 def stage_tensorflow(layout: Layout, official: Path, sha256: str) -> Path:
-    """Unpacks headers and libraries of the official wheel as @tensorflow."""
+    """Unpacks headers and libraries of the official wheel as the Bazel repository @tensorflow."""
     place = layout.external / "tensorflow"
     build_files = layout.root / "third_party" / "tensorflow"
     stamp = f"{sha256} {_digest(build_files)}"
@@ -54,7 +54,7 @@ def _write_facts(fresh: Path) -> None:
 
 
 def stage_mpi(layout: Layout, mpi: Mpi, mpich: Path) -> Path:
-    """Copies headers and library of Open MPI, of MPICH and of the MPI 5 ABI to @mpi."""
+    """Copies headers and libraries of Open MPI, MPICH and the MPI 5 ABI as the repository @mpi."""
     place = layout.external / "mpi"
     build_files = layout.root / "third_party" / "mpi"
     stamp = f"{mpi.identity} {mpich.name} {_digest(build_files)}"

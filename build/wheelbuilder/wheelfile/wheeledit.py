@@ -1,10 +1,10 @@
 """Edits a wheel inside a `with` statement, as auditwheel does.
 
-    with WheelEditor(official) as wheel:
+    with WheelEditor(official, dist_info) as wheel:
         wheel.replace("tensorflow/__init__.py", data)
         wheel.write_to(directory, name)
 
-Nothing is unpacked: entries that are not edited are copied raw, along with their RECORD lines.
+Nothing is unpacked: entries that are not edited are copied raw, and so are their RECORD lines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Modules named like other libraries, for scripts that were written for those.
+"""Packages with the names of other libraries, for scripts that were written for those.
 
-`import horovod` finds compat/horovod if no Horovod is installed; see finder.py.
+`import horovod` and `import ddl` find them if the real ones are not installed; see finder.py.
 """

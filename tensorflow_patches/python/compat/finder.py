@@ -1,8 +1,8 @@
 """Finds `horovod` and `ddl` in this package if they are not installed.
 
 `tensorflow_mpi.pth`, which Python's `site` reads at every start, runs this file. If a real Horovod
-is installed, a script gets that one. With TF_MPI_COMPAT=1 a script always gets this one, with =0
-never. TensorFlow is imported only when a name is found here.
+is installed, a script gets that one. With TF_MPI_COMPAT=1 a script always gets ours, with
+TF_MPI_COMPAT=0 never. TensorFlow is imported only when a name is found here.
 
 This file reads the environment itself and imports nothing of this package, because it runs whenever
 Python starts; tests/tf/horovod/test_finder.py compares it with config.

@@ -3,8 +3,8 @@ at_start.py and compat/finder.py, which run in every Python program.
 
 parameters.py has each parameter's name, type, default, range and help. `docs/parameters.md` and
 `python -m tensorflow.mpi config` are printed from it, and an invalid value raises an error that
-lists the accepted ones. Imported while TensorFlow is being imported, so it imports only the
-standard library.
+lists the accepted ones. This package is loaded while TensorFlow is being imported, so it imports
+only the standard library.
 """
 
 # ruff: noqa: F401  (the package's interface)

@@ -144,12 +144,12 @@ _JOB = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
 
 def _job(environ: Mapping[str, str]) -> str:
-    """Identifies the job; "" if the launcher does not."""
+    """A text that identifies the job; "" if the launcher sets none of the variables _JOB."""
     return " ".join(environ[name] for name in _JOB if name in environ)
 
 
 def rank_of(theirs: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> int | None:
-    """The rank of a process with the environment `theirs`; None if it is not of this job."""
+    """The rank of a process with the environment `theirs`; None if it may be of another job."""
     own, other = launcher(environ), launcher(theirs)
     if own is None or other is None or not _job(environ) or _job(environ) != _job(theirs):
         return None
@@ -172,7 +172,7 @@ def scheduled_nodes(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def mark_started(environ: Any = os.environ) -> None:
-    """Notes in the environment that this process has become a rank, and its job."""
+    """Notes this rank's process and job in the environment, for started_by_ancestor in children."""
     environ[_STARTED_BY] = f"{os.getpid()} {_job(environ)}"
 
 
@@ -187,9 +187,9 @@ def limit_threads(number: int, environ: Any = os.environ) -> None:
 
 
 def started_by_ancestor(environ: Mapping[str, str] = os.environ) -> int | None:
-    """The process id of the rank, if this process is a child of it; otherwise None.
+    """The process id of the rank of which this process is a child or a later descendant, or None.
 
-    Not for ranks of a launcher that the rank has started, because they are a separate job.
+    None for the ranks of a launcher that a rank has started: they are a job of their own.
     """
     pid, _, job = environ.get(_STARTED_BY, "").partition(" ")
     if not pid.isdigit() or int(pid) == os.getpid() or job != _job(environ):

@@ -22,13 +22,13 @@ class Gate:
     warns: bool = False  # whether to print the reason, because the user expects averages
 
 
-_WORD_SECONDS = 600  # a job's ranks start within this time; an older file belongs to another job
+_OFF_FILE_SECONDS = 600  # a job's ranks start within this time; an older file is another job's
 
 
 def is_off_elsewhere(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether ranks of this job on another node were started with TF_MPI_ENABLE=0, which Open MPI's
     mpirun does not pass on. They leave a file (at_start.py), which is visible here if the nodes
-    share the user's home. If it names a process of this node that has ended, it is of another
+    share the user's home. A file that names an ended process of this node is left over from another
     job."""
     found, job = launcher(environ), environ.get("PMIX_NAMESPACE", "")
     if found is None or not job or not 0 < found.local_size < found.size:
@@ -43,7 +43,7 @@ def is_off_elsewhere(environ: Mapping[str, str] = os.environ) -> bool:
         return False
     if host == os.uname().nodename and not os.path.exists(f"/proc/{process}"):
         return False
-    return abs(time.time() - written) < _WORD_SECONDS
+    return abs(time.time() - written) < _OFF_FILE_SECONDS
 
 
 _OF_NODES = ("doctor", "--nodes")

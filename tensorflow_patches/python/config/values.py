@@ -12,7 +12,7 @@ from typing import Any
 from tensorflow.mpi.config.parameter import DEVICE_TRANSPORTS, ConfigError
 from tensorflow.mpi.config.parameters import OLD_NAMES, OLD_PARTS, PARAMETERS
 
-_WIDTH = 98  # of a page
+_WIDTH = 98  # characters per line of docs/parameters.md
 _RANKS = {
     "same": "Must be the same on all ranks.",
     "rank 0": "Rank 0's value applies.",
@@ -49,12 +49,12 @@ def deadlock_timeout(environ: Mapping[str, str] = os.environ) -> float:
 
 
 def batch_is_per_rank(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the script's batch size is per rank."""
     return bool(get("TF_MPI_BATCH", environ) != "global")
 
 
 def rate_scale(environ: Mapping[str, str] = os.environ) -> str:
-    """One of "none", "linear" and "sqrt"; ConfigError if the batch is global but not "none"."""
+    """How the learning rate in fit grows with the number of ranks: "none", "linear" or "sqrt".
+    Raises ConfigError for the latter two if the batch size is global."""
     scale: str = get("TF_MPI_BATCH", environ).partition(":")[2]
     scale = scale or _old("TF_MPI_SCALE_LR", environ) or "none"
     if scale != "none" and not batch_is_per_rank(environ):
@@ -66,7 +66,7 @@ def rate_scale(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def gpu_transport(environ: Mapping[str, str] = os.environ) -> str:
-    """One of DEVICE_TRANSPORTS."""
+    """One of DEVICE_TRANSPORTS; "nccl" if TF_MPI_GPU_TRANSPORT is the path of a library."""
     found: str = get("TF_MPI_GPU_TRANSPORT", environ)
     return found if found in DEVICE_TRANSPORTS else "nccl"
 
@@ -87,7 +87,7 @@ def renamed(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def given(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The parameters in the environment, and variables of TensorFlow that change results."""
+    """The parameters, old names and SWITCHES that are set in the environment: name -> text."""
     return {
         name: environ[name]
         for name in sorted({*PARAMETERS, *OLD_NAMES, *SWITCHES})
@@ -110,8 +110,8 @@ def check(environ: Mapping[str, str] = os.environ) -> None:
 
 
 # Variables of TensorFlow, Keras and their libraries that change what is computed or averaged. Not
-# threads, logs and devices, which may differ. Nor TF2_BEHAVIOR, which TensorFlow always sets on
-# import; if that program starts a launcher, only some nodes inherit it.
+# threads, logs and devices, which may differ. Nor TF2_BEHAVIOR: importing TensorFlow sets it, and
+# if a program that has imported TensorFlow starts a launcher, only some nodes inherit it.
 SWITCHES = (
     "KERAS_BACKEND", "KERAS_MAX_EPOCHS", "KERAS_MAX_STEPS_PER_EPOCH", "ONEDNN_DEFAULT_FPMATH_MODE",
     "TENSORFLOW_USE_CUSTOM_CONTRACTION_KERNEL",

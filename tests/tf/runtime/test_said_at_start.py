@@ -56,7 +56,7 @@ def test_a_missing_library_of_the_launcher_is_an_error(library, monkeypatch):
         library, "_find_unsuitable", lambda abi: ["/usr/lib/libmpi.so.12"] * ("12" in abi.soname)
     )
     with pytest.raises(
-        library.NotUsable, match="; not of the launcher's MPI: /usr/lib/libmpi.so.12"
+        library.NotUsable, match="; found, but not of the launcher's MPI: /usr/lib/libmpi.so.12"
     ):
         library.choose(found)
 

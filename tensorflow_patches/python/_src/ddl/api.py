@@ -17,8 +17,9 @@ _initialized = False
 
 
 def init(options: str | None = None) -> None:
-    """`options` replaces DDL_OPTIONS. Raises modes.ModeError, a ValueError, for unknown options and
-    for a mode that does not fit the number of ranks."""
+    """Leaves data and files to the script; called again, only checks `options`, which replaces
+    DDL_OPTIONS. Raises modes.ModeError, a ValueError, for unknown options and for a mode that does
+    not fit the number of ranks."""
     global _initialized
     given = modes.parse_options(config.ddl_options() if options is None else options)
     if given.mode is not None:

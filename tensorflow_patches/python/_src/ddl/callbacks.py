@@ -11,8 +11,8 @@ from tensorflow.mpi._src.messaging import graph_collectives
 
 
 class _Metrics:
-    """Averages `logs` over the ranks at the end of an epoch, for the callbacks after it; must be
-    the first callback."""
+    """Averages `logs` over the ranks at the end of an epoch. Must be the first callback, because
+    only those after it get the averages."""
 
     def on_epoch_end(self, epoch: Any, logs: Any = None) -> None:
         if not logs or api.size() == 1:
@@ -41,6 +41,7 @@ class _Variables:
 
 
 def of(keras: Any) -> types.SimpleNamespace:
+    """DDL's callback classes, derived from those of this Keras."""
     base = keras.callbacks.Callback
     return types.SimpleNamespace(
         DDLCallback=type("DDLCallback", (_Metrics, base), {}),

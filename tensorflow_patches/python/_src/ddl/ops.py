@@ -42,11 +42,11 @@ def AllReduceN(
     Args:
       input: tensors of one floating dtype.
       op: "sum" or "avg".
-      mpi: reduces each tensor by a plain MPI_Iallreduce of the MPI library, waiting at most
-        TF_MPI_STALL_TIMEOUT.
-      check: from 0 (no check) to 1: the result may differ from the plain allreduce by this
-        fraction of the largest element. A larger difference raises
-        tf.errors.InvalidArgumentError, which reports it.
+      mpi: reduces each tensor by the MPI library's MPI_Iallreduce, except on GPUs and with
+        TF_MPI_FAULT=shrink. The transfer's timeout is TF_MPI_STALL_TIMEOUT, but at most 300 s.
+      check: from 0 (no check) to 1: the result may differ from that of `mpi` by this fraction of
+        the largest element. A larger difference raises tf.errors.InvalidArgumentError, which
+        reports it.
     """
     if op not in _OPS:
         raise ValueError(f"op={op!r}; accepted: {', '.join(_OPS)}")

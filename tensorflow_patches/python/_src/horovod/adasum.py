@@ -14,7 +14,8 @@ _SMALL = 1e-8  # a squared norm below this counts as zero
 
 
 def combine(rows: Any, size: int) -> Any:
-    """Combines `size` tensors, a power of two, stacked along the first dimension of `rows`."""
+    """Combines the ranks' tensors, which are stacked along the first dimension of `rows`. Raises
+    NotImplementedError if `size`, their number, is not a power of two."""
     if size & (size - 1):
         raise NotImplementedError("Running Adasum with non-power of 2 ranks is not supported yet.")
     tensors = [rows[rank] for rank in range(size)]
@@ -31,5 +32,5 @@ def _pair(a: Any, b: Any) -> Any:
 
 def _coefficient(tensor: Any, dot: Any) -> Any:
     square = tf.reduce_sum(tf.square(tensor))
-    known = square >= _SMALL
-    return tf.where(known, 1.0 - dot / (2.0 * tf.where(known, square, 1.0)), 1.0)
+    nonzero = square >= _SMALL
+    return tf.where(nonzero, 1.0 - dot / (2.0 * tf.where(nonzero, square, 1.0)), 1.0)

@@ -23,7 +23,7 @@ class Aggregation:
         self.passes = passes
         self._reducer = reducer
         self._average = average
-        self._of_graph = of_graph  # in a v1 graph a Session initializes the variables
+        self._of_graph = of_graph  # whether this is a v1 graph, whose Session initializes variables
         self._sums: dict[int, Any] = {}
         self.counter = self._variable("aggregation_counter", (), "int32")
 
@@ -47,24 +47,24 @@ class Aggregation:
         """Adds the gradients to the sums. After the last of the passes, returns the reduced sums
         for the optimizer to apply; before that, values that it must not use. None stays None."""
         dense = [self._dense(gradient) for gradient in new]
-        there = [i for i, gradient in enumerate(dense) if gradient is not None]
-        for i in there:
+        present = [i for i, gradient in enumerate(dense) if gradient is not None]
+        for i in present:
             if i not in self._sums:
                 shape = variables[i].shape
                 self._sums[i] = self._variable(str(i), shape, dense[i].dtype)
-        added = [self._sums[i].assign_add(dense[i]) for i in there]
+        added = [self._sums[i].assign_add(dense[i]) for i in present]
         with tf.control_dependencies(_ops(added)):
             counted = self.counter.assign_add(1)
         with tf.control_dependencies(_ops([counted])):
-            full = tf.equal(self.counter.read_value(), self.passes)
+            is_last = tf.equal(self.counter.read_value(), self.passes)
             results = tf.cond(
-                full,
-                lambda: self._reduced([variables[i] for i in there], there),
-                lambda: [self._sums[i].read_value() for i in there],
+                is_last,
+                lambda: self._reduced([variables[i] for i in present], present),
+                lambda: [self._sums[i].read_value() for i in present],
             )
         results = list(results) if isinstance(results, (list, tuple)) else [results]
         out: list[Any] = [None] * len(dense)
-        for i, result in zip(there, results, strict=True):
+        for i, result in zip(present, results, strict=True):
             gradients.mark(result)
             out[i] = result
         return out
@@ -96,6 +96,7 @@ class Aggregation:
         """Calls `apply` after the last of the passes, otherwise `count_step`. `after`: the
         gradients that compute_gradients returned."""
 
+        # The branches of tf.cond must return the same kind of value.
         def with_token(function: Callable[[], Any]) -> Callable[[], Any]:
             def run() -> Any:
                 done = function()
@@ -121,8 +122,8 @@ class _ByFunction(gradients.Reducer):
 
 
 class Helper:
-    """The base of Horovod's two LocalGradientAggregationHelper classes, for optimizers that a
-    script writes. `allreduce` gets the sums and their variables."""
+    """The base of Horovod's two LocalGradientAggregationHelper classes, which scripts use in
+    optimizers of their own. `allreduce` is called with the sums and their variables."""
 
     def __init__(
         self,

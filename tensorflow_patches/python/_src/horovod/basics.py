@@ -21,27 +21,28 @@ _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
 class _State:
-    """The state of this process between init() and shutdown()."""
+    """The state of this process between init() and shutdown(). `everyone`: each rank's local rank
+    and local size."""
 
     def __init__(self, rank: int, size: int, local: tuple[int, int], everyone: list[Any]) -> None:
         self.rank, self.size = rank, size
         self.local_rank, self.local_size = local
-        # everyone: each rank's local rank and local size.
-        rail = [r for r, (place, _) in enumerate(everyone) if place == self.local_rank]
+        rail = [r for r, (local_rank, _) in enumerate(everyone) if local_rank == self.local_rank]
         self.cross_rank, self.cross_size = rail.index(rank), len(rail)
-        self.homogeneous = len({size for _, size in everyone}) == 1
+        self.homogeneous = len({local_size for _, local_size in everyone}) == 1
 
 
 _state: _State | None = None
-_inits = 0
+_inits = 0  # calls of init that exchanged local ranks, so that each exchange has its own name
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """All ranks must call this, as they must all collectives.
+    """A collective: all ranks must call it.
 
     Args:
-      comm: None, or a list of all ranks.
-      process_sets: a list of ProcessSets to register; or "dynamic".
+      comm: None, [], or a list of all ranks.
+      process_sets: a list of ProcessSets to register; or "dynamic", so that the script may add and
+        remove process sets later.
 
     Raises NotImplementedError for any other `comm`.
     """
@@ -71,7 +72,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if group.connected():
         _, _, local_rank, local_size, _ = c_api.topology()
         local = local_rank, local_size
-        everyone = [tuple(o) for o in control_plane.headers_for_script(f"hvd.init {_inits}", local)]
+        exchanged = control_plane.headers_for_script(f"hvd.init {_inits}", local)
+        everyone = [tuple(one) for one in exchanged]
     _inits += 1
     _state = _State(rank, size, local, everyone)
     _register(process_sets)
@@ -168,18 +170,17 @@ _get_process_set_ids_and_ranks = sets.get_process_set_ids_and_ranks  # Horovod's
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Raises NotImplementedError: a trace always covers the whole run."""
     _refuse_timeline("start", f"={os.path.basename(str(file_path))}")
 
 
 def stop_timeline() -> None:
-    """Raises NotImplementedError, like start_timeline."""
     _refuse_timeline("stop")
 
 
 def _refuse_timeline(what: str, value: str = "") -> None:
+    """Raises NotImplementedError: a trace always covers the whole run."""
     state()
     raise NotImplementedError(
-        f"hvd.{what}_timeline is not available: tensorflow.mpi traces the whole run; start it with "
-        f"TF_MPI_TIMELINE{value}"
+        f"hvd.{what}_timeline is not available: tensorflow.mpi traces the whole run; to get a "
+        f"trace, start the run with TF_MPI_TIMELINE{value}"
     )

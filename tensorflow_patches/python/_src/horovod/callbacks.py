@@ -44,8 +44,8 @@ class _Broadcast:
     def _broadcast(self) -> None:
         if tf.executing_eagerly():
             mine = [v for v in self.model.variables if gradients.key_of(v) not in self._local]
-            own = getattr(self.model, "optimizer", None)
-            mine += initial_broadcast.optimizer_variables(own)
+            optimizer = getattr(self.model, "optimizer", None)
+            mine += initial_broadcast.optimizer_variables(optimizer)
             # A Keras 3 model includes its optimizer's variables in its own.
             unique = {gradients.key_of(variable): variable for variable in mine}
             objects.broadcast_variables(unique.values(), self.root_rank)
@@ -258,7 +258,7 @@ def _say(line: str) -> None:
 
 
 class _BestModel:
-    """A ModelCheckpoint that keeps the best model; `filepath` is set later."""
+    """A ModelCheckpoint that keeps the best model; the script must set `filepath` before fit."""
 
     def __init__(
         self,
@@ -289,7 +289,7 @@ OF_ELASTIC: dict[str, type] = {
 
 
 def make(keras: Any, module: str, kinds: dict[str, type]) -> dict[str, type]:
-    """Makes the callbacks `kinds` subclasses of those of `keras`; `module`: their __module__."""
+    """The classes `kinds`, by name, as callbacks of `keras`. `module`: their __module__."""
     callbacks = keras.callbacks
     bases: dict[type, Any] = {_BestModel: callbacks.ModelCheckpoint}
     return {

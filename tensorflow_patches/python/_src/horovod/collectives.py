@@ -1,8 +1,8 @@
 """Horovod's collectives on tensors, with their gradients, in eager code, tf.function and graphs.
 
-Each is built from one or two of tf.mpi's: alltoall is an allgather of which a rank keeps its
-slices, reducescatter an allreduce of which it keeps its rows. The results are correct, but these
-move more bytes than Horovod's own.
+Each is built from tf.mpi's: alltoall is an allgather of which a rank keeps its slices,
+reducescatter an allreduce of which it keeps its rows. Their results are correct, but these two move
+more bytes than Horovod's own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def chosen_op(op: Any, average: Any) -> int:
 
 
 def run(kind: str, tensor: Any, name: str | None, process_set: ProcessSet, **more: Any) -> Any:
-    """Runs a collective of tf.mpi over the ranks of `process_set`; a single rank gets a copy."""
+    """Runs a collective of tf.mpi over the ranks of `process_set`; a single rank gets a copy.
+    Raises tf.errors.InvalidArgumentError on other ranks."""
     basics.state()
     tensor = tf.convert_to_tensor(tensor)
     ranks = process_sets.members(process_set)
@@ -46,12 +47,12 @@ def run(kind: str, tensor: Any, name: str | None, process_set: ProcessSet, **mor
         )
     if len(ranks) == 1:
         return tf.identity(tensor)
-    some = ranks if len(ranks) < basics.size() else []
-    return graph_collectives.horovod_collective(kind, tensor, name, ranks=some, **more)
+    subset = ranks if len(ranks) < basics.size() else []
+    return graph_collectives.horovod_collective(kind, tensor, name, ranks=subset, **more)
 
 
 def _scaled(tensor: Any, factor: float) -> Any:
-    """Scales integers in float64 and half in float32, and rounds once."""
+    """Scales integers in float64, half and bfloat16 in float32, and rounds once."""
     if factor == 1.0:
         return tensor
     if tensor.dtype in (tf.float16, tf.bfloat16):
@@ -64,7 +65,7 @@ def _scaled(tensor: Any, factor: float) -> Any:
 
 
 def _with_gradient(function: Callable[[Any], Any], gradient: Callable[[Any], Any]) -> Any:
-    """`function` of one tensor, with `gradient` as the function of its upstream gradient."""
+    """`function` of one tensor, whose gradient is `gradient` of the upstream gradient."""
 
     @tf.custom_gradient
     def both(tensor: Any) -> Any:
@@ -107,8 +108,8 @@ def allreduce(
         value = run("allreduce", value, name, process_set, op=_OPS[op])
         return _scaled(value, postscale_factor)
 
-    back = name and f"{name} gradient"
-    return _with_gradient(lambda value: reduce(value, name), lambda up: reduce(up, back))(
+    gradient_name = name and f"{name} gradient"
+    return _with_gradient(lambda value: reduce(value, name), lambda up: reduce(up, gradient_name))(
         tf.convert_to_tensor(tensor)
     )
 
@@ -121,14 +122,14 @@ def allgather(
 ) -> Any:
     """Concatenates the ranks' tensors along the first dimension, which may differ by rank.
 
-    The gradient is the average of the upstream gradients of this rank's rows.
+    The gradient is the ranks' average of the upstream gradients of this rank's rows.
     """
     tensor = tf.convert_to_tensor(tensor)
-    back = name and f"{name} gradient"
+    gradient_name = name and f"{name} gradient"
 
     def gradient(up: Any) -> Any:
-        mean = allreduce(up, back, Average, process_set=process_set)
-        first, rows = _my_rows(tensor, back, process_set)
+        mean = allreduce(up, gradient_name, Average, process_set=process_set)
+        first, rows = _my_rows(tensor, gradient_name, process_set)
         return mean[first : first + rows]
 
     return _with_gradient(lambda value: run("allgather", value, name, process_set), gradient)(
@@ -153,16 +154,16 @@ def broadcast(
 ) -> Any:
     """The tensor of rank `root_rank`, a number among all ranks.
 
-    The gradient is the average of the upstream gradients on the root, and zeros elsewhere.
+    The gradient is the ranks' average of the upstream gradients on the root, and zeros elsewhere.
     """
     if root_rank not in process_sets.members(process_set):
         raise tf.errors.InvalidArgumentError(
             None, None, f"hvd.broadcast: root_rank={root_rank} is not in {process_set}"
         )
-    back = name and f"{name} gradient"
+    gradient_name = name and f"{name} gradient"
 
     def gradient(up: Any) -> Any:
-        mean = allreduce(up, back, Average, process_set=process_set)
+        mean = allreduce(up, gradient_name, Average, process_set=process_set)
         if basics.rank() == root_rank:
             return mean
         # The zeros do not depend on the mean; without this a graph would prune it on this rank,
@@ -182,17 +183,18 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Rank r gets the r-th slice of every rank's tensor; with `splits`, also each slice's rows.
+    """Rank r gets the r-th slice of every rank's tensor.
 
-    Without `splits` all slices have the same number of rows. The gradient is sent back to the rank
-    that each slice came from.
+    `splits`: the number of rows of each slice that this rank sends; the result is then a pair whose
+    second part is the number of rows received from each rank. None: all slices are equal. A slice's
+    gradient is sent back to the rank that the slice came from.
     """
     tensor = tf.convert_to_tensor(tensor)
     size = len(process_sets.members(process_set))
     given = _equal_splits(tensor, size) if splits is None else tf.convert_to_tensor(splits)
     with tf.control_dependencies(_check_splits(tensor, given, size)):
         given = tf.identity(given)
-    back = name and f"{name} gradient"
+    gradient_name = name and f"{name} gradient"
 
     def forward(value: Any) -> Any:
         return _exchange(value, given, name, size, process_set)
@@ -202,7 +204,7 @@ def alltoall(
         output, received = forward(value)
 
         def gradient(up: Any, _: Any = None) -> Any:
-            returned, _ = _exchange(up, received, back, size, process_set)
+            returned, _ = _exchange(up, received, gradient_name, size, process_set)
             # Rows that were sent to no rank have a gradient of zero.
             rest = tf.shape(value)[0] - tf.shape(returned)[0]
             return tf.pad(returned, [[0, rest]] + [[0, 0]] * (len(value.shape) - 1))
@@ -263,8 +265,8 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of an allreduce; the first ranks get one more if they do not divide
-    evenly."""
+    """This rank's rows of an allreduce. If the rows do not divide evenly, the first ranks get one
+    more each."""
     if op not in (Average, Sum):
         raise NotImplementedError("hvd.reducescatter supports Average and Sum only")
     tensor = tf.convert_to_tensor(tensor)
@@ -273,7 +275,7 @@ def reducescatter(
             None, None, "hvd.reducescatter needs a tensor with at least one dimension"
         )
     size = len(process_sets.members(process_set))
-    back = name and f"{name} gradient"
+    gradient_name = name and f"{name} gradient"
 
     def forward(value: Any) -> Any:
         reduced = allreduce(
@@ -292,27 +294,28 @@ def reducescatter(
 
     def gradient(up: Any) -> Any:
         factor = prescale_factor * postscale_factor * (size if op == Sum else 1)
-        return allgather(_scaled(up, factor), back, process_set=process_set)
+        return allgather(_scaled(up, factor), gradient_name, process_set=process_set)
 
     return _with_gradient(forward, gradient)(tensor)
 
 
 def join() -> Any:
-    """Waits until every rank has called it; returns the number of the last one.
+    """Waits until every rank has called it; returns the last one's number, by the ranks' clocks.
 
-    Meanwhile the other ranks average gradients without this one, and rank 0 reports that. Any other
-    allreduce needs all ranks, and fails with an error.
+    Until then the other ranks average the gradients of a step without this one, and rank 0 reports
+    that. An allreduce that the script calls needs all ranks, and fails with an error.
     """
     basics.state()
     if not group.connected():
         return tf.constant(0)
-    came = np.array([time.time()])
+    called_at = np.array([time.time()])
     arrays.barrier("hvd.join")
-    everyone = arrays.run("allgather", came, "hvd.join times", of_script=True)
+    everyone = arrays.run("allgather", called_at, "hvd.join times", of_script=True)
     return tf.constant(int(np.argmax(everyone)))
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Waits for all ranks of `process_set`, in eager code. Horovod has this for PyTorch only."""
+    """Waits for all ranks of `process_set`. For eager code: in a tf.function it waits while the
+    function is traced. Horovod has this for PyTorch only."""
     with tf.init_scope():
         run("allreduce", tf.zeros([1]), None, process_set, op="sum")

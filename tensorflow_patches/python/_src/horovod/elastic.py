@@ -47,7 +47,7 @@ class State:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Called before sync() when ranks have joined or left."""
+        """Horovod calls this before sync() when ranks have joined or left."""
 
 
 class ObjectState(State):

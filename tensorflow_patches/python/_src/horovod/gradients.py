@@ -28,9 +28,10 @@ _MARK = "_tf_mpi_reduced"
 class Reducer:
     """Horovod's arguments for reducing the gradients of one tape or optimizer.
 
-    `name`: the tape's or optimizer's, for messages. `persistent`: True for an optimizer, which
-    reduces in every step; False for a tape, which reduces once. Horovod's groups of gradients that
-    travel together have no effect, because fusion decides that.
+    `name`: the tape's or optimizer's, a part of the name by which ranks match a reduction.
+    `persistent`: True for an optimizer, which reduces in every step; False for a tape, which
+    reduces once. `num_groups` and `groups` say in Horovod which gradients travel together; here
+    they are only checked, because fusion decides that.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Reducer:
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Reduces, over process_set, the gradients that are neither local nor already reduced.
 
-        None stays None. As in Horovod, local gradients are divided by the number of ranks.
+        None stays None. With scale_local_gradients, local ones are divided by the number of ranks.
         """
         size = len(process_sets.members(self.process_set))
         out: list[Any] = list(gradients)
@@ -108,7 +109,7 @@ class Reducer:
         return [self.one(gradient) for gradient in gradients]
 
     def _averaged(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        # Not the variables' names: one rank may have created, and so numbered, a layer more.
+        # Not the variables' names: these differ if a rank has created one layer more.
         names = [f"gradient {number}" for number in range(len(gradients))]
         label = self._label(gradients, variables)
         contexts: list[Any] = [None] * len(gradients)
@@ -170,14 +171,14 @@ def _make_allreduce_grads_fn(
     groups: Any = None,
     process_set: ProcessSet = process_sets.global_process_set,
 ) -> Callable[..., list[Any]]:
-    """A function that reduces gradients; it also accepts their variables."""
+    """A function of gradients, and optionally of their variables, that reduces the gradients."""
     given = {key: value for key, value in locals().items() if key != "groups"}
     reducer = Reducer(groups=groups or None, **given)
     return lambda grads, vars=None: reducer.reduce(grads, grads if vars is None else vars)
 
 
 def key_of(variable: Any) -> Any:
-    """A key that identifies a variable; a Keras 3 one by the tf.Variable inside it."""
+    """A key that identifies a variable: of a Keras 3 variable, that of its inner tf.Variable."""
     inner = unwrap.tf_variable(variable)
     return inner.ref() if hasattr(inner, "ref") else id(variable)
 

@@ -18,7 +18,7 @@ from tensorflow.mpi._src.horovod.reductions import Compression
 from tensorflow.mpi._src.runtime import threads
 from tensorflow.mpi._src.variables import initial_broadcast
 
-_inside = threading.local()
+_inside = threading.local()  # .on: whether this thread is in an update, with reduced gradients
 
 
 class CallableList(list[Any]):
@@ -36,6 +36,7 @@ class Reducing:
 
     @property
     def _hvd(self) -> gradients.Reducer:
+        """Made at its first use, because Keras creates the optimizer, by from_config."""
         found = self.__dict__.get("_hvd_reducer")
         if found is None:
             settings = dict(self._hvd_settings)
@@ -54,7 +55,6 @@ class Reducing:
         return helper
 
     def register_local_var(self, var: Any) -> None:
-        """Marks `var` as local: its gradient is not reduced."""
         self._hvd.register_local(var)
 
     def _allreduce(self, grads: Any, variables: Any) -> list[Any]:
@@ -88,7 +88,7 @@ class Reducing:
         return None if iterations is None else iterations.assign_add(1)
 
     def _hvd_apply(self, grads: Any, variables: Any, update: Any) -> Any:
-        """Calls update(reduced gradients) after the last of the passes."""
+        """Calls update(reduced gradients); with several passes per step, after the last of them."""
         helper = self._agg_helper
         reduced = self._allreduce(grads, variables)
         if helper is None:
@@ -185,7 +185,7 @@ def DistributedOptimizer(
     attributes = {"_hvd_settings": given, "__module__": own.__module__}
     kind = type(own.__name__, (_kind_of(optimizer), own), attributes)
     made = kind.from_config(optimizer.get_config())  # type: ignore[attr-defined]
-    _ = made._hvd
+    _ = made._hvd  # raises now if Horovod refuses the settings
     return made
 
 
@@ -225,17 +225,17 @@ def load_model(
     """Loads a saved model, and makes its optimizer, with its state, a DistributedOptimizer."""
     objects = {kind.__name__: kind for kind in custom_optimizers or ()} | dict(custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=objects or None)
-    own = getattr(model, "optimizer", None)
-    if own is None or isinstance(own, Reducing):
+    original = getattr(model, "optimizer", None)
+    if original is None or isinstance(original, Reducing):
         return model
-    made = DistributedOptimizer(own, compression=compression)
+    made = DistributedOptimizer(original, compression=compression)
     if hasattr(made, "build"):
         made.build(model.trainable_variables)
-        variables = map(initial_broadcast.optimizer_variables, (made, own))
+        variables = map(initial_broadcast.optimizer_variables, (made, original))
         for new, old in zip(*variables, strict=True):
             new.assign(old)
     else:  # legacy: its weights include its slots
         made._create_all_weights(model.trainable_variables)
-        made.set_weights(own.get_weights())
+        made.set_weights(original.get_weights())
     model.optimizer = made
     return model

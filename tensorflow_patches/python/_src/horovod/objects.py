@@ -21,11 +21,11 @@ def broadcast_variables(
     inplace: bool = False,
 ) -> Any:
     """Assigns rank `root_rank`'s values on every rank: immediately in eager code, otherwise by the
-    operation that is returned. All ranks pass the same number of variables in the same order."""
+    operation that is returned. All ranks pass the same number of variables, tf.Variables or Keras
+    3's, in the same order."""
     _check_root(root_rank, process_set)
     assigned = []
     for variable in variables:
-        # Accepts a tf.Variable or a Keras 3 variable.
         value = tf.convert_to_tensor(variable)
         value = collectives.broadcast(value, root_rank, process_set=process_set)
         assigned.append(_assign(variable, value))
@@ -120,10 +120,10 @@ def allgather_object(
 def pickled(obj: Any) -> bytes:
     """Pickles by cloudpickle if installed, which supports the script's functions and classes."""
     try:
-        import cloudpickle as how
+        import cloudpickle as pickler
     except ImportError:
-        how = pickle
-    return bytes(how.dumps(obj))
+        pickler = pickle
+    return bytes(pickler.dumps(obj))
 
 
 def _gather(data: bytes, kind: str, name: str | None, process_set: ProcessSet) -> list[bytes]:

@@ -14,8 +14,8 @@ from tensorflow.mpi._src.runtime import group
 _by_id: dict[int, ProcessSet] = {}
 _next_id = 1
 _free_ids: list[int] = []  # of removed sets; reused first
-_dynamic = False
-_calls = 0
+_dynamic = False  # whether sets may be added and removed after hvd.init()
+_calls = 0  # of _agree, so that each exchange has its own name
 
 
 class ProcessSet:
@@ -70,7 +70,7 @@ def members(process_set: ProcessSet) -> list[int]:
 
 
 def by_id(process_set_id: int) -> ProcessSet:
-    """The set with this number. Raises KeyError."""
+    """The set with this number. Raises KeyError if there is none."""
     return global_process_set if process_set_id == 0 else _by_id[process_set_id]
 
 
@@ -82,7 +82,7 @@ def start(dynamic: bool) -> None:
 
 
 def forget() -> None:
-    """Called by hvd.shutdown()."""
+    """Called by hvd.shutdown(): unregisters all sets."""
     global _next_id
     for one in _by_id.values():
         one._invalidate()
@@ -103,8 +103,8 @@ def register_all(sets: list[Any]) -> None:
 
 
 def adopt(sets: list[Any]) -> None:
-    """Handles the sets of a repeated hvd.init(), which registers nothing: each gets the number of
-    the registered set with its ranks. Raises ValueError if there is none, or for a duplicate."""
+    """Gives each of `sets` the number of the registered set with its ranks; a repeated hvd.init()
+    does only this. Raises ValueError if there is no such set, or for a duplicate."""
     seen: set[int | None] = {0}
     for one in sets:
         one.process_set_id = _known(one)
@@ -157,6 +157,7 @@ def _refuse_unless_dynamic() -> None:
 
 
 def _known(process_set: ProcessSet) -> int | None:
+    """The number of the registered set with the same ranks, or None."""
     for number, ranks in get_process_set_ids_and_ranks().items():
         if ranks == process_set.ranks:
             return number
@@ -176,6 +177,7 @@ def _register(process_set: ProcessSet) -> None:
 
 
 def _agree(what: str, mine: Any) -> None:
+    """Raises ValueError unless all ranks make the same call: `what` and `mine` must be equal."""
     global _calls
     if not group.connected():
         return

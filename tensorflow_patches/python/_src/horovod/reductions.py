@@ -26,8 +26,6 @@ class Compressor:
 
 
 class NoneCompressor(Compressor):
-    """Leaves tensors unchanged."""
-
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
         return tensor, None

@@ -11,8 +11,8 @@ from tensorflow.mpi._src.keras import batch_norm
 
 
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
-    """Batch normalization over all ranks, each with the same weight; costs one exchange per layer
-    and direction."""
+    """Batch normalization by the moments of all ranks' batches, in which each rank has the same
+    weight. Costs one exchange per layer and direction."""
 
     def __init__(self, fused: Any = False, **kwargs: Any) -> None:
         if fused in (True, None):

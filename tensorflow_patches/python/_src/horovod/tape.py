@@ -17,7 +17,6 @@ class _Reducing:
     _hvd: gradients.Reducer
 
     def register_local_source(self, source: Any) -> None:
-        """Marks `source` as local: its gradient is not reduced."""
         self._hvd.register_local(source)
 
     def gradient(
@@ -38,10 +37,10 @@ class _Reducing:
         """Pairs (source, gradient) of the local sources, and of the others."""
         found = self.gradient(target, sources, output_gradients, **kwargs)
         local: list[Any] = []
-        everyones: list[Any] = []
+        others: list[Any] = []
         for source, gradient in zip(sources, found, strict=True):
-            (local if self._hvd.is_local(source) else everyones).append((source, gradient))
-        return local, everyones
+            (local if self._hvd.is_local(source) else others).append((source, gradient))
+        return local, others
 
 
 def _is_nested(sources: Any) -> bool:
@@ -49,7 +48,7 @@ def _is_nested(sources: Any) -> bool:
 
 
 def _flatten_up_to(sources: Any, own: Any) -> list[Any]:
-    """One entry per source; plain tf.nest.flatten would drop None and split IndexedSlices."""
+    """The gradient of each source, in the order of tf.nest.flatten(sources); may be None."""
     from tensorflow.python.util import nest
 
     return list(nest.flatten_up_to(sources, own))

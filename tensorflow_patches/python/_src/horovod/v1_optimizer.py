@@ -75,7 +75,6 @@ class Distributed(_Wrapping):
             self._agg_helper = Aggregation(passes, reducer, average_aggregated, of_graph=True)
 
     def register_local_var(self, var: Any) -> None:
-        """Marks `var` as local: its gradient is not reduced."""
         self._hvd.register_local(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
@@ -103,7 +102,7 @@ class Distributed(_Wrapping):
 
 
 class DistributedAdasum(_Wrapping):
-    """Every rank updates by its own gradients; Adasum combines the changes."""
+    """Every rank applies its own gradients; Adasum then combines the changes of the variables."""
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimizer.compute_gradients(*args, **kwargs)

@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _join_mpiarg(arguments: Sequence[str]) -> list[str]:
-    """Joins -mpiarg and its value into one word, so that argparse does not parse the value."""
+    """Joins -mpiarg and its value into one word: argparse would take the value for options."""
     words = list(arguments)
     for at, word in enumerate(words[:-1]):
         if word in ("-mpiarg", "--mpiarg"):
@@ -49,7 +49,7 @@ def _join_mpiarg(arguments: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Replaces this process by mpirun, or returns an exit status."""
+    """Replaces this process by mpirun; returns an exit status if that is not possible."""
     parser = _parser()
     options = parser.parse_args(_join_mpiarg(arguments))
     if not options.program:

@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--tcp", "--tcp-flag", action="store_true", help="uses only TCP between nodes")
     add("--mpi", dest="use_mpi", action="store_true", help="accepted; MPI is always used")
     add("--verbose", action="store_true", help="prints mpirun's command line")
-    add("--start-timeout", type=int, help="seconds for all ranks to start")
+    add("--start-timeout", type=int, help="sets TF_MPI_STALL_TIMEOUT, if no other option does")
     add("--timeline-filename", help="sets TF_MPI_TIMELINE")
     add("--fusion-threshold-mb", type=int, help="sets TF_MPI_FUSION_THRESHOLD")
     add("--no-stall-check", action="store_true", help="sets TF_MPI_STALL_WARNING=0")
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Replaces this process by mpirun, or returns an exit status."""
+    """Replaces this process by mpirun; returns an exit status if there is nothing to start."""
     parser = _parser()
     options = parser.parse_args(list(arguments))
     if options.version:

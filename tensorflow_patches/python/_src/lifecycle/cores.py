@@ -1,9 +1,9 @@
 """The cores of a node, and how its ranks use them.
 
-A rank that its launcher has bound to its own cores starts one thread for each of them, as
-TensorFlow does. If ranks are not bound (mpirun --bind-to none or --oversubscribe, MPICH's mpiexec,
-srun), each would start one thread for every core of the node. Open MPI 5 binds each rank to one
-core, even if there are more, which surprises users who have run the script without it.
+TensorFlow starts one thread for each core that it may use. If ranks are not bound to cores (mpirun
+--bind-to none or --oversubscribe, MPICH's mpiexec, srun), each would start one for every core of
+the node; `share` prevents that. Open MPI 5 binds each rank to one core, even if there are more,
+which surprises users who have run the script without it; `idle` tells them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _ranks_here(launcher: config.Launcher) -> int:
 
 
 def _cores(processors: Iterable[int]) -> collections.Counter[str]:
-    """The number of cores, by package, to which these processors belong."""
+    """The number of cores to which these processors (hardware threads) belong, by package."""
     found = {
         (_topology_value(number, "physical_package_id"), _topology_value(number, "core_id"))
         for number in processors

@@ -1,8 +1,8 @@
 """How this process ends: normally, or by a failure, and why.
 
-Only a normal end, with exit code 0, lets the other ranks continue without this one. engine.py asks
-once, at exit. An atexit function cannot see the exit code, and packages replace sys.excepthook; so
-this module looks where the interpreter itself looks (docs/decisions/003-ends.md):
+Only a normal end, with exit code 0, lets the other ranks continue without this one. engine.py calls
+`failure` at exit. An atexit function cannot see the exit code, and packages replace sys.excepthook;
+so this module looks where the interpreter itself looks (docs/decisions/003-ends.md):
 
 - an uncaught exception is sys.last_value, whose traceback begins in the main module;
 - the interpreter reads the attribute `code` of the SystemExit that ends it, from no Python frame.
@@ -26,13 +26,13 @@ from tensorflow.mpi._src.presence import peers, presence, reasons
 from tensorflow.mpi._src.runtime import log
 
 _KERAS = ("keras", "tf_keras")
-_WAIT = "the ranks wait for one another"  # core/agreement/coordinator_waits.cc
+_DEADLOCK = "the ranks wait for one another"  # core/agreement/coordinator_waits.cc
 _NAMED = 4  # ranks named in a message
 _BEGINNINGS = ("<module>", "_run_module_as_main")  # the outermost frames of a script, of python -m
 
-_exit_code: Any = 0
+_exit_code: Any = 0  # SystemExit.code as the interpreter read it
 _uncaught: BaseException | None = None
-_thread_failure: str | None = None
+_thread_failure: str | None = None  # how a training thread has failed
 _thread = threading.local()  # .trains: whether the thread has computed gradients
 
 
@@ -87,8 +87,9 @@ def exit_code() -> int:
 
 
 def other_scripts(error: BaseException) -> str | None:
-    """If ranks wait for one another: which scripts the visible ranks run, if they differ."""
-    if _WAIT not in str(error):
+    """If `error` is that ranks wait for one another: which scripts the visible ones run, if they
+    differ."""
+    if _DEADLOCK not in str(error):
         return None
     scripts = {rank: peer.script for rank, peer in peers.Node().peers().items()}
     if len(set(scripts.values())) < 2:
@@ -101,7 +102,7 @@ _explanations: list[Callable[[BaseException], str | None]] = [other_scripts]
 
 
 def explain_by(explain: Callable[[BaseException], str | None]) -> None:
-    """Prints the result of `explain` after an uncaught exception, and sends it to other ranks."""
+    """Registers `explain`, whose result is printed, and sent to others, after an uncaught error."""
     _explanations.append(explain)
 
 
@@ -156,7 +157,7 @@ _leave: Any = None
 
 
 def when_a_thread_fails(leave: Any) -> None:
-    """Sets `leave(why)` to be called on a training thread that ends by an exception."""
+    """Registers `leave(why)`, which is called on a training thread that ends by an exception."""
     global _leave
     _leave = leave
 
@@ -190,7 +191,7 @@ def noting_code(original: Any) -> Any:
 
 
 def leaving_python(_exit: Any) -> Any:
-    """Replaces sys.exit, which before Python 3.12 creates no SystemExit whose code is read."""
+    """Replaces sys.exit, which before Python 3.12 creates no SystemExit object for _Code to see."""
 
     def leave_python(status: Any = None, /) -> None:
         raise SystemExit(status)

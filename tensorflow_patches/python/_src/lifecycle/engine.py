@@ -29,16 +29,16 @@ _EXIT_SECONDS = 15.0
 # The longest timeout of the first exchange after MPI_Init.
 _ROLL_CALL_SECONDS = 120.0
 
-_pid = 0
-_forked: list[Callable[[], None]] = []
-_left_to_script: list[Callable[[], None]] = []
-_left = False
+_pid = 0  # of the rank; a forked process has another one
+_on_fork: list[Callable[[], None]] = []
+_on_left_to_script: list[Callable[[], None]] = []
+_left = False  # whether this rank has stopped with an error
 _ending = threading.Lock()  # taken, for good, by the thread that leaves or joins
-_after_the_end: list[Callable[[], None]] = []
+_on_end: list[Callable[[], None]] = []
 
 
 class _AtEnd(NamedTuple):
-    """See when_it_ends."""
+    """The arguments of when_it_ends."""
 
     always: Callable[[str | None], None]
     in_order: Callable[[], None]
@@ -49,7 +49,7 @@ _at_end: _AtEnd | None = None
 
 
 def start(gate: config.Gate) -> None:
-    """Loads the library and connects the ranks; called before TensorFlow's libraries are loaded.
+    """Makes this process a rank; called once, before TensorFlow's libraries are loaded.
 
     Raises ImportError, which says what to do.
     """
@@ -78,7 +78,7 @@ def start(gate: config.Gate) -> None:
 
 
 def connect(gate: config.Gate) -> tuple[int, int, int]:
-    """Loads the library and connects the ranks; returns (rank, ranks, nodes).
+    """Loads the library and connects the ranks; returns (rank, number of ranks, of nodes).
 
     Raises ImportError, which says what to do.
     """
@@ -119,13 +119,13 @@ def when_it_ends(
 
 
 def when_forked(function: Callable[[], None]) -> None:
-    """Calls `function` in each process that this rank forks, right after the fork."""
-    _forked.append(function)
+    """Registers `function` to be called in each process that this rank forks, after the fork."""
+    _on_fork.append(function)
 
 
 def when_left_to_script(function: Callable[[], None]) -> None:
-    """Registers `function` to be called by leave_to_script()."""
-    _left_to_script.append(function)
+    """Registers `function` to be called by leave_data_to_script(), and so by leave_to_script()."""
+    _on_left_to_script.append(function)
 
 
 def leave_to_script() -> bool:
@@ -143,20 +143,20 @@ def leave_to_script() -> bool:
 def leave_data_to_script() -> None:
     """Leaves the data, random numbers and, depending on the configuration, files to the script, but
     not the averages."""
-    for function in _left_to_script:
+    for function in _on_left_to_script:
         function()
 
 
 def _in_child() -> None:
     """Runs in a forked process; the library turns itself off (runtime.cc)."""
     group.deactivate_in_child()
-    for function in _forked:
+    for function in _on_fork:
         function()
 
 
 def after_the_end(function: Callable[[], None]) -> None:
-    """Calls `function` when all ranks have joined, or this one has stopped with an error."""
-    _after_the_end.append(function)
+    """Registers `function` to be called when all ranks have joined, or this one has failed."""
+    _on_end.append(function)
 
 
 def check_kernels_were_seen() -> None:
@@ -280,6 +280,7 @@ def _started_by(gate: config.Gate) -> str:
 
 
 def _start_failed(gate: config.Gate, why: str) -> str:
+    # MPI has started, but the ranks differ: `why` is a complete message.
     if "settings differ" in why or "different builds" in why or "TF_MPI_FAULT" in why:
         return why
     return f"{_started_by(gate)}, but MPI did not start: {why}"
@@ -289,7 +290,7 @@ def _leave(why: str) -> None:
     """Tells the other ranks not to wait for this one. Nothing may be submitted afterwards.
 
     Called at exit on the main thread, or by threading.excepthook on the training thread that
-    failed, unless the script has ended: then the failure of a daemon thread is not the rank's.
+    failed; does nothing if the script has ended: a daemon thread's failure is then not the rank's.
     """
     global _left
     if os.getpid() == _pid and _ending.acquire(blocking=False):
@@ -300,12 +301,12 @@ def _leave(why: str) -> None:
 
 
 def _end() -> None:
-    """Called at exit. A forked child has no engine, and must not touch MPI."""
+    """Called at exit, and by os._exit(0). A forked child has no engine, and must not touch MPI."""
     if os.getpid() != _pid:
         return
     with contextlib.ExitStack() as last:
         last.callback(_finish)
-        for function in reversed(_after_the_end):
+        for function in reversed(_on_end):  # `last` calls them in reverse order
             last.callback(function)
         last.callback(watch.declare_exit)
         try:
@@ -316,7 +317,7 @@ def _end() -> None:
 
 
 def exiting_at_once(original: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
-    """Wrapper of os._exit, by which scripts skip the end of a library that hangs.
+    """Wrapper of os._exit, which scripts call to skip the end of a library that hangs.
 
     With code 0 this rank ends as it does at the end of its script: MPI launchers end the whole job
     if a rank ends without MPI_Finalize, and the others may still be writing files.

@@ -11,7 +11,8 @@ from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import c_api, group, hooks
 
 called_by_script = False  # whether the script has called a collective of tf.mpi
-last_started, last_ended = 0, 0  # numbers of exchanges, in the order in which they start
+# The number of the last exchange that has started, and the highest of those that have ended.
+last_started, last_ended = 0, 0
 
 KINDS = {"allreduce": 0, "allgather": 1, "broadcast": 2, "barrier": 3}
 # "plain sum": uses the MPI library's own allreduce.
@@ -30,14 +31,13 @@ _WAIT_SECONDS = 0.1
 
 
 def meeting_name(kind: str, name: str | None) -> str:
-    """The name that identifies a call of the script on all ranks: from `name`, or, if that is None,
-    one for all such calls, which are then matched in program order."""
+    """The name by which ranks match a call of the script. If `name` is None, all such calls have
+    one name, and are matched in program order. Notes that the script calls collectives."""
     refuse_in_child(kind)
     global called_by_script
     called_by_script = True
     presence.uses()
-    # Requests with the same name are matched in order. A number for each call would make each a new
-    # name, which the ranks would have to keep.
+    # Not a number for each call: the ranks keep every name.
     return f"{kind} without a name" if name is None else f"{kind} {name}"
 
 
@@ -74,7 +74,7 @@ def run(
     Raises subclasses of tf.errors.OpError, see errors.error_from_code; TypeError for an unsupported
     dtype.
     """
-    # In native byte order, which dtype.name assumes.
+    # In native byte order, because dtype.name does not name the order.
     native = array.dtype.newbyteorder("=")
     array = np.ascontiguousarray(array, dtype=native).reshape(np.shape(array))
     if array.dtype.name not in DTYPES:
@@ -139,7 +139,7 @@ class Gathering:
             array.ndim,
             self._array.ctypes.data,
             None,
-            -1,
+            -1,  # no thread waits for it
         )
 
     def result(self) -> np.ndarray[Any, Any]:
@@ -159,8 +159,8 @@ class Gathering:
 
 
 def _waits(kind: str) -> int:
-    """The argument `waits` of tfmpi_begin. In fit all ranks take the same number of steps, so no
-    rank goes on alone."""
+    """The argument `waits` of tfmpi_begin (c_api.h). At a barrier in a custom loop this rank has no
+    gradients for the others; in fit all ranks take the same steps."""
     if not presence.alone():
         return 0
     return 2 if kind == "barrier" and presence.in_own_loop() else 1

@@ -30,7 +30,7 @@ def gather(
     Args:
       label: identifies the exchange on all ranks.
       header: any JSON value.
-      arrays: of any shapes, and dtypes that support the buffer protocol; may differ by rank.
+      arrays: may differ by rank in number, shape and dtype, which must support the buffer protocol.
       of_script: see collectives.run.
     """
     arrays = [np.asarray(array) for array in arrays]
@@ -77,7 +77,7 @@ def any_rank(label: str, flag: bool) -> bool:
 
 
 def digest(array: np.ndarray[Any, Any]) -> int:
-    """A hash of the bytes of `array`: ranks with equal digests hold the same values."""
+    """A hash of the bytes of `array`, for comparing ranks."""
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data) ^ array.nbytes
 
 
@@ -104,6 +104,7 @@ def broadcast_arrays(
 def _groups(
     arrays: Sequence[np.ndarray[Any, Any]], limit: int = 2**26
 ) -> list[list[np.ndarray[Any, Any]]]:
+    """Consecutive arrays of at most `limit` bytes together, or a single larger one."""
     groups: list[list[np.ndarray[Any, Any]]] = []
     room = 0
     for array in arrays:

@@ -81,7 +81,7 @@ def _is_variable(value: Any) -> bool:
 
 
 def run_op(kind: str, value: Any, name: str) -> Any:
-    """A collective of the runtime itself, on the tensor `value`, identified by `name`."""
+    """A collective of the runtime itself on the tensor `value`; ranks match it by `name`."""
     from tensorflow.python.framework import constant_op, op_def_library
 
     if isinstance(value, tf.__internal__.EagerTensor):
@@ -92,7 +92,7 @@ def run_op(kind: str, value: Any, name: str) -> Any:
 
 
 def gather_data(vector: Any, name: Any) -> Any:
-    """An allgather of a data pipeline, in a graph, identified by `name`, a string tensor."""
+    """An allgather in a data pipeline's graph; ranks match it by `name`, a string tensor."""
     from tensorflow.python.framework import op_def_library
 
     attributes = {**_DEFAULTS["allgather"], "of_data": True}
@@ -118,13 +118,13 @@ def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
 def _in_graph(
     kind: str, value: Any, name: str | None, attributes: dict[str, Any], suffix: str = ""
 ) -> Any:
-    """Ranks match the call by the names of the function and of the op: the same after a retrace."""
+    """Without a `name`, ranks match the call by the names of the tf.function and the op, which a
+    retrace does not change."""
     from tensorflow.python.framework import constant_op, op_def_library, ops
 
     presence.uses()
     graph = tf.compat.v1.get_default_graph()
-    # Collectives of some ranks have their own numbering, because the other ranks do not create
-    # them.
+    # The suffix gives collectives of some ranks their own numbers: other ranks do not create them.
     with ops.name_scope(f"mpi_{kind}{suffix.replace(' ', '_')}"):
         meeting = name
         if meeting is None:

@@ -3,9 +3,9 @@
 There are three incompatible ABIs, one of which has two sonames; the wheel has a transport for each
 soname. The launcher determines which ABIs are possible; an MPI library that is already loaded
 decides. The library is searched for in this order: LD_LIBRARY_PATH, as the user or a module sets
-it; next to the launcher, which belongs to it; where the linker finds it (our RUNPATH leads to the
-environment's lib folder, then the system's folders); where the environment variables of MPI
-libraries point.
+it; next to the launcher, because both are parts of one MPI; where the linker finds it (our RUNPATH
+leads to the environment's lib folder, then the system's folders); where the environment variables
+of MPI libraries point.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tensorflow.mpi import config
 _LIBRARIES = os.path.join(
     os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "lib"
 )
-# Programs that start ranks, or their daemons and proxies on a node: next to them is their MPI.
+# Programs that start ranks, and their daemons and proxies on a node. Their MPI is next to them.
 _LAUNCHERS = frozenset(
     "mpirun mpiexec mpiexec.hydra orterun orterun_wrapper orted prterun prte prted "
     "hydra_pmi_proxy".split()
@@ -36,7 +36,7 @@ class NotUsable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Abi:
-    """An ABI of MPI libraries, all of which have the name `soname`."""
+    """An ABI of MPI libraries under one name, `soname`."""
 
     name: str
     of: str  # the MPIs that have this ABI, for messages
@@ -78,7 +78,7 @@ def choose(launcher: config.Launcher | None) -> str:
         others = [
             path for abi in ABIS.values() if abi not in wanted for path in _find_unsuitable(abi)
         ]
-        found = f"; not of the launcher's MPI: {', '.join(others)}" if others else ""
+        found = f"; found, but not of the launcher's MPI: {', '.join(others)}" if others else ""
         names = " or ".join(f"{abi.soname} ({abi.of})" for abi in wanted)
         raise NotUsable(f"no {names} was found ({reasons[0]}){found}")
     if launcher is not None and abi.name not in launcher.abis:
@@ -117,6 +117,7 @@ def _load(abi: Abi) -> str | None:
     With RTLD_GLOBAL, because Open MPI's plugins look up its symbols in the global scope.
     """
     if abi.soname not in loaded():
+        # What is in LD_LIBRARY_PATH comes first; the linker finds it by itself.
         chosen = _first_existing(abi, config.library_folders()) is None and _first_existing(
             abi, _own_folders()
         )
@@ -196,7 +197,8 @@ def report(launcher: config.Launcher | None = None) -> str:
 
 
 def _find_in_child_process(abi: Abi) -> str:
-    """Looks in a child process, because two MPIs in one process would mix up their symbols."""
+    """The path of the library that a rank would load, or "". Looks in a child process, because two
+    MPIs in one process would mix up their symbols."""
     code = (
         "import ctypes, sys\n"
         "for path in sys.argv[1:]: ctypes.CDLL(path)\n"

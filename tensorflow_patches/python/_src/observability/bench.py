@@ -1,8 +1,9 @@
 """`mpirun -np N python -m tensorflow.mpi bench`: allreduce and allgather by size, in three ways.
 
-"plain" is MPI's own blocking MPI_Allreduce; "transport" is this project's implementation of it;
-"engine" is a gradient's whole path, from its submission through the agreement of all ranks to its
-completion. core/bench/bench.h does the measuring. Rank 0 prints and writes the results.
+"plain" is MPI's own blocking MPI_Allreduce, and is left out for allgather; "transport" is this
+project's implementation; "engine" is a gradient's whole path, from its submission through the
+agreement of all ranks to its completion. core/bench/bench.h does the measuring. Rank 0 prints and
+writes the results.
 
 algbw is bytes / time, busbw the load on the slowest link, both as NCCL's tests define them: algbw
 times 2 (n - 1) / n for allreduce of n ranks, times (n - 1) / n for allgather.
@@ -74,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--iterations", type=int, default=100, help="the maximum number of samples (default 100)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=1, help="time for each size, after 3 samples (default 1)"
+        "--seconds", type=float, default=1, help="time per size, at least 3 samples (default 1)"
     )
     parser.add_argument(
         "--timeout", type=float, default=120, help="seconds allowed for one sample (default 120)"

@@ -18,11 +18,11 @@ _NEEDED_SHM = 64 << 20  # bytes, for a node of very many ranks (core/base/sizes.
 _BANDWIDTH_BYTES = 64 << 20  # larger than the caches
 _MEASURED_SECONDS = 0.5
 _PARTS = 5  # of that time; the best one counts
-_TURNS = 2  # a disturbance during the first may be over
+_TURNS = 2  # measurements of each figure: a disturbance of the first may be over in the second
 
 
 def facts() -> dict[str, Any]:
-    """Facts about this node, of JSON types; an unknown one is a text that says so."""
+    """Facts about this node, of JSON types. An unknown number is 0."""
     memory = _memory()
     return {
         "node": config.node_name(),

@@ -1,4 +1,4 @@
-"""Evaluates what the ranks have found on their nodes, by pure functions of the files they wrote.
+"""Evaluates what the ranks have found on their nodes, by pure functions of what they wrote.
 
 A node fails if none of its ranks answers, or if one of them has a different wheel, Python or MPI
 from most, cannot share memory, fails in the allreduce, has a clock more than a second from rank
@@ -46,7 +46,7 @@ def judge(found: Mapping[int, Mapping[str, Any]], size: int, expected: Sequence[
     """What the ranks' answers show.
 
     Args:
-      found: by rank, machine.facts() and "figures"; without ranks that have not answered.
+      found: machine.facts() and "figures" of each rank that has answered.
       size: the number of ranks.
       expected: the nodes that the scheduler assigned; [] if unknown.
     """
@@ -63,7 +63,7 @@ def judge(found: Mapping[int, Mapping[str, Any]], size: int, expected: Sequence[
 
 
 def expand(listed: str) -> list[str]:
-    """The names in Slurm's form, "login,node[01-03,7]"."""
+    """The names in a list of Slurm's form, such as "login,node[01-03,7]"."""
     names = []
     for word in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", listed):
         head, _, rest = word.partition("[")
@@ -184,8 +184,8 @@ def judge_together(
     together: Mapping[int, Mapping[str, Any]],
     size: int,
 ) -> None:
-    """Adds the results of the allreduce of all ranks; ranks that did not finish it are missing
-    from `together`."""
+    """Adds the results of the allreduce over all ranks. `together`: those of the ranks that have
+    finished it."""
     nodes = {rank: str(facts["node"]) for rank, facts in found.items()}
     silent = [rank for rank in range(size) if rank not in together]
     if silent:

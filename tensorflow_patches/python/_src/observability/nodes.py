@@ -1,9 +1,9 @@
 """`python -m tensorflow.mpi doctor --nodes`, under the launcher: checks every node before a job.
 
-It must work even if some nodes do not answer, so nothing here waits for MPI. Each rank checks its
+It must work even if some nodes do not answer, so the checks do without MPI: each rank checks its
 node on its own, with averaging off, and writes its findings into a folder that all nodes share;
 rank 0 reads those that are there at the deadline. Only if all have answered do the ranks start MPI,
-for the allreduce.
+for an allreduce with a time limit.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ from tensorflow.mpi._src.runtime import c_api
 _POLL_SECONDS = 0.1
 _ALLREDUCE_SECONDS = 2.0
 _TOGETHER_SECONDS = 30.0  # for MPI's start, the allreduce and MPI's end
-_GRACE_SECONDS = 5.0  # other ranks wait longer by this: rank 0 reports
+_GRACE_SECONDS = 5.0  # how much longer than rank 0 the others wait, because rank 0 reports
 _COUNT = 1 << 20  # float32: 4 MB
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `doctor`."""
     parser.add_argument(
         "--nodes", action="store_true", help="under the launcher: checks every node before a job"
     )
@@ -88,7 +87,7 @@ class _Exchange:
             )
 
     def put(self, what: str, value: Any) -> None:
-        """Publishes this rank's `value` atomically."""
+        """Publishes this rank's `value` under the name `what`, atomically."""
         path = os.path.join(self._folder, f"{what}.{self._rank}")
         with open(f"{path}.new", "w", encoding="utf-8") as file:
             json.dump(value, file)
@@ -97,7 +96,8 @@ class _Exchange:
     def get(self, what: str) -> dict[int, Any]:
         """The values published so far, by rank."""
         found = {}
-        for name in os.listdir(self._folder):  # list again: nodes may cache the folder
+        # Listed each time: a network file system may cache that a file does not exist.
+        for name in os.listdir(self._folder):
             kind, _, rank = name.partition(".")
             if kind == what and rank.isdigit():
                 with contextlib.suppress(OSError, ValueError):
@@ -131,7 +131,7 @@ def _on_other_rank(exchange: _Exchange, launcher: config.Launcher, deadline: flo
         with _killed_after(_TOGETHER_SECONDS + _GRACE_SECONDS):
             _run_allreduce(exchange, launcher)
     elif not go:
-        exchange.remove_own()  # rank 0 may have ended before this rank began
+        exchange.remove_own()  # if rank 0 had ended already, this rank has made the folder anew
     return 0
 
 
@@ -150,14 +150,14 @@ def _on_rank_0(
         return _end(findings)
 
     def give_up() -> None:
-        node_report.judge_together(findings, found, exchange.get("met"), size)
+        node_report.judge_together(findings, found, exchange.get("sum"), size)
         _print_report(findings, printed)
         exchange.remove()
 
     with _killed_after(_TOGETHER_SECONDS, give_up):
         _run_allreduce(exchange, launcher)
-        met = exchange.wait("met", size, time.monotonic() + _GRACE_SECONDS)
-    node_report.judge_together(findings, found, met, size)
+        results = exchange.wait("sum", size, time.monotonic() + _GRACE_SECONDS)
+    node_report.judge_together(findings, found, results, size)
     _print_report(findings, printed)
     return _end(findings)
 
@@ -172,6 +172,7 @@ def _print_report(findings: node_report.Findings, printed: list[str]) -> list[st
 
 
 def _end(findings: node_report.Findings) -> int:
+    """Prints the last line of the report; returns the exit code."""
     if not findings.faults:
         print("all nodes are OK", flush=True)
         return 0
@@ -199,18 +200,18 @@ def _killed_after(seconds: float, first: Any = lambda: None) -> Any:
 
 
 def _run_allreduce(exchange: _Exchange, launcher: config.Launcher) -> None:
-    """Starts MPI, and writes the result of allreduces for about _ALLREDUCE_SECONDS."""
+    """Starts MPI, runs allreduces, publishes the result or a fault, and ends MPI."""
     try:
         rank, size, _ = engine.connect(config.Gate(True, f"{launcher.name} started it", launcher))
         result = _allreduce(rank, size) | {"clock": _clock(), "fault": ""}
         result["transport"] = c_api.load().tfmpi_transport().decode()
     except Exception as error:
         result = {"fault": f"{type(error).__name__}: {error}"}
-    exchange.put("met", result)
+    exchange.put("sum", result)
     if not result["fault"]:
         buffer = c_api.error_buffer()
         if c_api.load().tfmpi_join(buffer) != errors.OK:
-            exchange.put("met", {"fault": f"could not end normally: {c_api.error_text(buffer)}"})
+            exchange.put("sum", {"fault": f"could not end normally: {c_api.error_text(buffer)}"})
 
 
 def _collective(kind: str, value: np.ndarray[Any, Any], label: str, **options: Any) -> Any:

@@ -7,9 +7,10 @@ exposed while a gradient is outstanding and no other gradient of the same step i
 nothing of the backward pass is left to hide it. The rest of the time in which a gradient is
 outstanding is hidden. Both include the time that a rank waits for its peers.
 
-For the input of fit, evaluate, predict and tf.mpi.shard (data/input_stats.py): the samples that a
-rank's pipelines have made, those in the batches that it received, how long it waited for these, and
-all bytes that its process has read since the first of them.
+The table of the input of fit, evaluate, predict and tf.mpi.shard (data/input_stats.py) shows for
+each rank the samples that its pipelines have made, the samples in the batches that it has received,
+how long it has waited for these batches, and the bytes that its process has read since the start of
+the first such input.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _per_rank(ranks: list[dict[str, Any]], key: str) -> float:
 
 
 def _slowest(report: dict[str, Any], steps: int) -> list[str]:
-    """Which ranks the others waited for: rank 0 knows the last ready rank of each gradient."""
+    """Which ranks the others waited for: rank 0 notes which rank is the last with a gradient."""
     ranks, last = report["ranks"], report["last_ready"]
     times = sum(one["times"] for one in last)
     if not times:
@@ -88,7 +89,7 @@ def _slowest(report: dict[str, Any], steps: int) -> list[str]:
 
 
 def _input_table(ranks: list[dict[str, Any]]) -> list[str]:
-    """The table of the input; empty if no rank has any."""
+    """The table of the input; [] if no rank had input."""
     lines = [
         f"  {one['rank']:>4} {one['made']:>14} {one['used']:>11}"
         f" {one['microseconds'] / 1e6:>15.3f} s {_bytes(one['read']):>20}"

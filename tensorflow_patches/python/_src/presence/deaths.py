@@ -26,11 +26,11 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.presence import launcher, peers
 
 _WATCHED = 4  # how many following ranks each rank watches, so that some living rank watches each
-_ENDED_BY_LAUNCHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SIGNALS_OF_LAUNCHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LAUNCHER_SECONDS = 1.0  # a launcher that ends its ranks has ended this one, too, by then
 _STATUS_TRIES = 5  # /proc shows the status of a process until its parent has reaped it
 _STATUS_SECONDS = 0.001
-# linux/pidfd.h, since 6.15: the status of a process that its parent has reaped.
+# PIDFD_GET_INFO (linux/pidfd.h): since Linux 6.15 also the status of a process that was reaped.
 _INFO = struct.Struct("=QQ11Ii")
 _GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 _INFO_EXIT = 1 << 3
@@ -55,8 +55,8 @@ class Ranks:
         self._append(f"rank {placement.rank} {os.getpid()}")
 
     def all_arrived(self) -> None:
-        """Call when all ranks have started, or have failed to. Unlinks the file, and starts to
-        watch the others."""
+        """Call when all ranks have started, or the start has failed. Unlinks the file, and starts
+        to watch the others."""
         self._unlink()
         ranks = sorted((int(line[1]), int(line[2])) for line in self._lines() if line[0] == "rank")
         following = [one for one in ranks if one[0] > self._placement.rank]
@@ -73,7 +73,7 @@ class Ranks:
 
     def declare_exit(self) -> None:
         """Notes that this rank has reported its error, or ends normally. Thread-safe."""
-        self._append(f"word {self._placement.rank} {os.getpid()}")
+        self._append(f"ends {self._placement.rank} {os.getpid()}")
         self._unlink()  # the file still has its name if a rank ends during the start
 
     def _unlink(self) -> None:
@@ -88,13 +88,13 @@ class Ranks:
             for pidfd, _ in poll.poll():
                 poll.unregister(pidfd)
                 rank, pid = pidfds.pop(pidfd)
-                if not self._has("word", rank, pid):
+                if not self._has("ends", rank, pid):
                     self._report(rank, pid, _status(pidfd, pid))
                 os.close(pidfd)
 
     def _report(self, rank: int, pid: int, status: int | None) -> None:
-        by = None if status is None else status & 0x7F
-        if by in _ENDED_BY_LAUNCHERS:
+        killed_by = None if status is None else status & 0x7F
+        if killed_by in _SIGNALS_OF_LAUNCHERS:
             time.sleep(_LAUNCHER_SECONDS)
         self._append(f"dead {rank} {pid} {os.getpid()}")
         deaths = [line for line in self._lines() if line[0] == "dead"]
@@ -136,7 +136,7 @@ def _status(pidfd: int, pid: int) -> int | None:
 
 
 def ranks_of_node(placement: config.Launcher) -> Ranks | None:
-    """The ranks of this node; None if the launcher's process cannot be found."""
+    """The ranks of this node; None if the launcher's process or the shared file is out of reach."""
     try:
         pid = launcher.ancestor(placement)
         return None if pid is None else Ranks(pid, placement)
@@ -147,10 +147,10 @@ def ranks_of_node(placement: config.Launcher) -> Ranks | None:
 def _how(status: int | None) -> str:
     if status is None:
         return f"ended without a message (killed?); {_SHORT}"
-    if not (by := status & 0x7F):
+    if not (killed_by := status & 0x7F):
         return f"exited by os._exit or similar, with code {status >> 8}, before its script ended"
     try:
-        name = signal.Signals(by).name
+        name = signal.Signals(killed_by).name
     except ValueError:  # a real-time signal
-        name = f"signal {by}"
-    return f"was killed by {name}; {_SHORT if by == signal.SIGKILL else _CRASHED}"
+        name = f"signal {killed_by}"
+    return f"was killed by {name}; {_SHORT if killed_by == signal.SIGKILL else _CRASHED}"

@@ -2,9 +2,9 @@
 
 Normally a launcher ends its ranks. If Open MPI's launcher is itself killed (by the kernel when
 memory is short, by a batch system, by a time limit of the program that ran it), its ranks would go
-on training unnoticed. So each rank watches its launcher (pidfd), and ends as soon as that is gone:
-immediately, because some MPIs end a process that has lost its launcher, without a message. MPICH's
-and Intel's ranks are killed by their proxies, ranks on other nodes by their daemons.
+on training unnoticed. So each rank watches its launcher (pidfd), and ends immediately when that is
+gone: some MPIs would soon end the rank, too, but without a message. MPICH's and Intel's ranks are
+killed by their proxies, ranks on other nodes by their daemons.
 
 srun is no ancestor of its ranks: Slurm's daemon starts them, and keeps them if srun is killed. The
 ranks on srun's own node find it by the port on which it listens.
@@ -34,7 +34,8 @@ class Launcher:
     """The launcher's process on this node.
 
     A rank's output passes through its launcher, so the message about the launcher's end goes to the
-    launcher's own stderr, which is opened here.
+    launcher's own stderr, which is opened here. `speaks`: whether this rank writes that message for
+    its node.
     """
 
     def __init__(self, pid: int, rank: int, size: int, speaks: bool) -> None:
@@ -96,7 +97,7 @@ class Launcher:
 
 
 def find(launcher: config.Launcher) -> Launcher | None:
-    """The launcher; None if it is not visible from here, or if this rank is to outlive it."""
+    """The launcher; None if it is not visible from here, or if this rank should outlive it."""
     try:
         parent = ancestor(launcher)
         pid = _listener(launcher.port) if launcher.port else parent
@@ -113,13 +114,13 @@ def ancestor(launcher: config.Launcher) -> int | None:
     None if it is not visible from here. Raises OSError.
     """
     pid = peers.stat(os.getpid()).parent
-    while _is_child_of(pid, launcher.rank):
+    while _is_part_of(pid, launcher.rank):
         pid = peers.stat(pid).parent
     return pid if pid > 1 else None
 
 
-def _is_child_of(pid: int, rank: int) -> bool:
-    """Whether process `pid` was started as rank `rank`."""
+def _is_part_of(pid: int, rank: int) -> bool:
+    """Whether the launcher has started process `pid` as `rank`, such as a program that wraps it."""
     try:
         return pid > 1 and config.rank_of(peers.environment(pid)) == rank
     except PermissionError:  # another user's, such as Slurm's, which runs as root
@@ -140,7 +141,7 @@ def _listener(port: int) -> int | None:
 
 
 def _holder(socket: str) -> int | None:
-    """The process of this user that has `socket` open, by the name that /proc gives it."""
+    """The process of this user that has `socket` open, which is named as in /proc/PID/fd."""
     for folder in glob.iglob("/proc/[0-9]*/fd"):
         with contextlib.suppress(OSError):  # another user's, or it has ended
             if any(os.readlink(entry.path) == socket for entry in os.scandir(folder)):

@@ -1,8 +1,7 @@
 """The processes on this node that are ranks of this job, as /proc shows them.
 
-Used to describe a rank that does not arrive and has sent no message. Reads only, and only this
-user's processes: those with the launcher's variables of this job, which includes the children of
-ranks.
+Used to describe a rank that does not arrive and has sent no message. A process of this user belongs
+to a rank if it has the launcher's variables of this job; the rank's children inherit them.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ Stage = Literal["off", "stopped", "started", "without us", "before"]
 
 
 class Stat(NamedTuple):
-    """What /proc says of a process. `began`: its start time; tells apart processes that have the
-    same number."""
+    """What /proc says of a process. `began`: its start time, which differs if a later process has
+    the same pid."""
 
     name: str
     state: str
@@ -81,7 +80,7 @@ class Peer:
 
     @property
     def stage(self) -> Stage:
-        """How far it has got on its way to MPI_Init."""
+        """How far the rank has got on its way to MPI_Init."""
         if any(process.stopped for process in self.processes):
             return "stopped"
         if any(process.ours for process in self.processes):
@@ -97,7 +96,6 @@ class Peer:
 
     @property
     def script(self) -> str:
-        """The script of its first process."""
         return self.processes[0].script
 
     def name(self) -> str:
@@ -107,11 +105,11 @@ class Peer:
 
 
 class Node:
-    """Looks at this node repeatedly, at low cost, because all ranks of a node may look."""
+    """Looks at this node's processes repeatedly; cheap, because all ranks of a node may look."""
 
     def __init__(self) -> None:
         self._strangers: dict[int, float] = {}  # processes of no rank -> when to look again
-        self._started: dict[int, tuple[int, Process]] = {}  # have our library: (rank, last seen)
+        self._started: dict[int, tuple[int, Process]] = {}  # with our library -> (rank, process)
 
     def peers(self) -> dict[int, Peer]:
         """The visible ranks, including this one, by number."""
@@ -135,17 +133,18 @@ class Node:
         }
 
     def _look_at(self, pid: int) -> tuple[int, Process] | None:
+        """(rank, process); None if it belongs to no rank of this job."""
         if pid in self._started:  # only its state can change
             rank, process = self._started[pid]
             return rank, dataclasses.replace(process, **_doing(pid))
         environ = environment(pid)
-        rank_of = config.rank_of(environ)
-        if rank_of is None:
+        found = config.rank_of(environ)
+        if found is None:
             return None
         process = _process(pid, environ)
         if process.ours:
-            self._started[pid] = rank_of, process
-        return rank_of, process
+            self._started[pid] = found, process
+        return found, process
 
 
 def sees_siblings() -> bool:

@@ -14,8 +14,9 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.runtime import c_api, group, hooks
 
 _lock = threading.Lock()
-_threads: dict[int, threading.Thread | None] = {}  # by ident; None: not created by Python
-_steps: Any = None  # the library's counter of steps, which it reads
+# The threads that have called uses(), by ident; None: not created by Python.
+_threads: dict[int, threading.Thread | None] = {}
+_steps: Any = None  # a pointer to the number of steps in the library, which only reads it
 
 
 class _Own(threading.local):
@@ -51,7 +52,7 @@ def _update_thread_count() -> None:
 
 
 def alone() -> bool:
-    """Whether no other thread uses the library or might start to."""
+    """Whether this thread uses the library, and no other thread does or might start to."""
     if len(_threads) > 1:
         _update_thread_count()
     return len(_threads) == 1 and threading.get_ident() in _threads and not _others_live()
@@ -101,7 +102,7 @@ _needs = ""  # kept until the process ends
 
 
 def needs_all(what: str) -> None:
-    """Notes that this rank holds `what`, which is valid only for the current number of ranks."""
+    """Notes that this rank has `what`: with TF_MPI_FAULT=shrink, a death then ends the job."""
     global _needs
     _needs = what
     _report_needs(_own.doing[-1] if _own.doing else "")

@@ -42,7 +42,7 @@ def another_ranks_failure(error: BaseException) -> str | None:
 
 
 def place_of_main_thread() -> str:
-    """ "train.py:88 in export": where in the script's own code the main thread is; or "" """
+    """ "train.py:88 in export": where in the script's own code the main thread is; "": unknown."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     ran = [
         (entry.filename, entry.lineno or 0, entry.name) for entry in traceback.extract_stack(frame)

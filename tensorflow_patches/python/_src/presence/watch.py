@@ -3,8 +3,8 @@
 MPI_Init and MPI_Finalize have no timeout, and a script that has ended waits for the other ranks to
 end. A thread supervises such a wait: it reports which ranks this one waits for and what is visible
 of them, and ends the process after TF_MPI_STALL_TIMEOUT; the launcher then ends the job. It also
-notices if the launcher is gone. One rank per node reports for all. The thread imports nothing,
-because the main thread may hold import locks.
+notices if the launcher is gone. One rank per node reports for all (`speaks`). The thread imports
+nothing, because the main thread may hold import locks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Wait:
         self.since = self.warned = time.monotonic()
 
     def waited(self) -> float:
-        """Seconds."""
+        """How long this wait has lasted, in seconds."""
         return time.monotonic() - self.since
 
     def is_due(self, warning: float) -> bool:
@@ -58,7 +58,7 @@ class _Wait:
         print(f"tensorflow.mpi rank {self.rank}/{self.size}: {text}", file=sys.stderr, flush=True)
 
     def end(self, why: str, speaks: bool) -> None:
-        """Ends this process, from any thread."""
+        """Ends this process, from any thread; later if another rank of the node speaks."""
         if not speaks:
             time.sleep(_AFTER_SPEAKER_SECONDS)
         declare_exit()
@@ -83,8 +83,8 @@ class _Watcher:
                 poll = self._poll
                 self._changed.wait(_POLL_SECONDS if poll is not None else _IDLE_SECONDS)
                 # Under the lock, so that it does not report a wait that is over.
-                if self._poll is poll and (what := poll or self.idle) is not None:
-                    what()
+                if self._poll is poll and (call := poll or self.idle) is not None:
+                    call()
             if self.launcher is not None and self.launcher.is_gone():
                 self.end_with_launcher()
 
@@ -114,6 +114,7 @@ def declare_exit() -> None:
 
 @contextlib.contextmanager
 def _polling(poll: Callable[[], None]) -> Iterator[_Watcher]:
+    """Calls `poll` on the watcher's thread, which the first call starts, while the body runs."""
     global _watcher
     if _watcher is None:
         _watcher = _Watcher()
@@ -150,7 +151,7 @@ class _Start(_Wait):
             self._passing = "; mpirun passes that to other nodes only with -x TF_MPI_ENABLE"
         self._whom = ""
         self._lost_since: float | None = None
-        # One rank of a node reports; most of the others look less often.
+        # Most ranks look less often, because one per node is enough.
         self._interval = _START_POLL_SECONDS * min(10, 1 + self.rank)
         self._next = self.since
         warning = config.get("TF_MPI_STALL_WARNING")
@@ -291,7 +292,7 @@ class _End(_Wait):
             self.say(report + ("" if at_work else _timeout_notice()))
 
     def _find_active(self, known: dict[int, peers.Peer], missing: list[int]) -> set[int]:
-        """The ranks that have used their processor since the last look."""
+        """The ranks of `missing` that have used their processor since the last call."""
         now = time.monotonic()
         least = _IDLE_SHARE * (now - self._looked)
         before = self._used or {}
@@ -323,7 +324,7 @@ class _End(_Wait):
 
 
 class _AwaitedEnd(_Wait):
-    """Reports, while this rank's script runs, where it is, if other ranks wait for it to end."""
+    """Reports where this rank's script is, if other ranks wait for it to end."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
@@ -353,7 +354,7 @@ def started_by() -> launcher.Launcher | None:
 
 
 def while_the_script_runs(rank: int, size: int) -> None:
-    """Called once, when the ranks are connected."""
+    """Called once, when the ranks are connected; starts _AwaitedEnd."""
     if _watcher is not None:
         _watcher.idle = _AwaitedEnd(rank, size).poll
 
@@ -370,7 +371,7 @@ def end(rank: int, size: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def failing(seconds: float, rank: int, size: int) -> Iterator[None]:
-    """Wraps the notification of the other ranks by a failing rank, which ends in any case."""
+    """Wraps the call by which a failing rank notifies the others; after `seconds` ends the rank."""
     if size == 1:
         yield
         return
