@@ -470,7 +470,9 @@ def _described(wall: Wall) -> tuple[str, str, str]:
         why = "pads to the longest sample of a batch"
         return "padded_batch()", why, "pad to a fixed size, by padded_shapes"
     if name == "cache":
-        why = "is filled with all samples, by each rank into its own file, of which rank 0's is kept"
+        why = (
+            "is filled with all samples, by each rank into its own file, of which rank 0's is kept"
+        )
         return "cache(file)", why, "use cache(), which holds samples in memory"
     return f"{name}()", "needs every sample before it", remedy
 
