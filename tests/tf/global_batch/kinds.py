@@ -132,6 +132,44 @@ def carried(y: Any, guess: Any) -> Any:
     return tf.reduce_mean(tf.scan(lambda last, one: last / 2 + one, y * guess))
 
 
+def carried_from_zero(y: Any, guess: Any) -> Any:
+    start = tf.zeros([16])
+    return tf.reduce_mean(tf.scan(lambda last, one: last / 2 + one, y * guess, start))
+
+
+def fading(y: Any, guess: Any) -> Any:
+    """A constant that changes from sample to sample."""
+    found = tf.TensorArray(tf.float32, tf.shape(y)[0])
+    factor = tf.constant(1.0)
+    for sample in tf.range(tf.shape(y)[0]):
+        found = found.write(sample, factor * tf.reduce_max(y[sample] * guess[sample]))
+        factor *= 0.9
+    return tf.reduce_mean(found.stack())
+
+
+def until_large(y: Any, guess: Any) -> Any:
+    """A loop over samples that one of them may end."""
+    found = tf.TensorArray(tf.float32, tf.shape(y)[0])
+    for sample in tf.range(tf.shape(y)[0]):
+        largest = tf.reduce_max(y[sample] * guess[sample])
+        found = found.write(sample, largest)
+        if largest > 2:
+            break
+    return tf.reduce_mean(found.stack())
+
+
+def at_most_five(y: Any, guess: Any) -> Any:
+    def step(sample: Any, found: Any) -> Any:
+        return sample + 1, found.write(sample, tf.reduce_max(y[sample] * guess[sample]))
+
+    def within(sample: Any, found: Any) -> Any:
+        return sample < tf.shape(y)[0]
+
+    found = tf.TensorArray(tf.float32, tf.shape(y)[0])
+    _, found = tf.while_loop(within, step, (0, found), maximum_iterations=5)
+    return tf.reduce_mean(found.stack())
+
+
 def penalty(y: Any, guess: Any) -> Any:
     """A penalty on gradients with respect to samples, as in WGAN-GP."""
     kernel = tf.constant([[0.1 * row - 0.2 * column for column in range(3)] for row in range(16)])
@@ -399,6 +437,10 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
     "MIXED": {
         "until small": (tf.function(until_small), WIDE, WIDE),
         "carried": (carried, WIDE, WIDE),
+        "carried from zero": (carried_from_zero, WIDE, WIDE),
+        "fading": (tf.function(fading), WIDE, WIDE),
+        "until one is large": (tf.function(until_large), WIDE, WIDE),
+        "of at most five": (at_most_five, WIDE, WIDE),
         "turned in turns": (tf.function(turned_in_turns), WIDE, WIDE),
         "mismatched": (mismatched, WIDE, WIDE),
         "by one less": (shared, WIDE, WIDE),

@@ -59,7 +59,8 @@ def looped(node: Node) -> list[Dependence]:
     """The dependences of a loop's results.
 
     In a loop over the samples, whose condition compares a counter with their number, the counter is
-    the index of the current sample. Any other condition must be constant.
+    the index of the current sample, and only lists hold values of single samples: any other
+    variable that changes carries state from sample to sample. Any other condition must be constant.
     """
     condition, body = (node.op.get_attr(name).name for name in ("cond", "body"))
     before = node.deps
@@ -75,7 +76,7 @@ def looped(node: Node) -> list[Dependence]:
         if dep.zero and dep.numbers is not None and _is_next(inner, end, start)
     }
     tested = node.analysis.inside(node.op, condition, before)
-    by_sample = tested is not None and _sample_counters(tested, counters, node)
+    by_sample = tested is not None and _ends_with_samples(tested, counters, node)
     for i in counters if by_sample else ():
         current[i] = Dependence(Kind.ROWS, axis=-1, is_index=True)
     for _ in range(len(before) + 4):
@@ -84,6 +85,11 @@ def looped(node: Node) -> list[Dependence]:
             old if same or i in counters else joined(old, new)
             for i, (old, new, same) in enumerate(zip(current, after, kept))
         ]
+        if by_sample:
+            updated = [
+                dep if same or i in counters or output.dtype == "variant" else _carried(dep)
+                for i, (dep, output, same) in enumerate(zip(updated, node.op.outputs, kept))
+            ]
         if updated == current:
             break
         current = updated
@@ -91,8 +97,8 @@ def looped(node: Node) -> list[Dependence]:
         return [dep if same else UNKNOWN for dep, same in zip(before, kept)]
     if by_sample:
         return [
-            dep if same else _after_samples(dep, output, i in counters)
-            for i, (dep, output, same) in enumerate(zip(current, node.op.outputs, kept))
+            dep if same else _after_samples(dep, i in counters)
+            for i, (dep, same) in enumerate(zip(current, kept))
         ]
     predicate = node.analysis.inside(node.op, condition, current)
     predicate = UNKNOWN if predicate is None else predicate.results()[0]
@@ -102,12 +108,15 @@ def looped(node: Node) -> list[Dependence]:
     return [dep if same else lost for dep, same in zip(current, kept)]
 
 
-def _after_samples(dep: Dependence, output: Any, is_counter: bool) -> Dependence:
+def _carried(dep: Dependence) -> Dependence:
+    return dep if dep.base is Kind.UNKNOWN else MIXED
+
+
+def _after_samples(dep: Dependence, is_counter: bool) -> Dependence:
     """The results of a loop over samples: lists are known, accumulated values are not."""
     if is_counter:
         return SIZE
-    fine = output.dtype == "variant" and (dep.is_const or dep.axis < 0)
-    return dep if fine or dep.base is Kind.UNKNOWN else MIXED
+    return dep if dep.is_const or dep.axis < 0 else _carried(dep)
 
 
 def _source(tensor: Any) -> Any:
@@ -128,27 +137,26 @@ def _is_next(inner: Any, tensor: Any, before: Any) -> bool:
     return sizes.to_ints(inner.dependence(op.inputs[1]).numbers) == [1]
 
 
-def _sample_counters(tested: Any, counters: set[int], node: Node) -> list[int]:
-    """The counters that a loop's condition, analyzed as `tested`, compares with the batch's size.
+def _ends_with_samples(tested: Any, counters: set[int], node: Node) -> bool:
+    """Whether a loop's condition, analyzed as `tested`, holds for each sample of the batch.
 
-    With static shapes, any loop may count to that number by chance, so the loop must also have a
-    list of samples.
+    That is, it only compares counters with the batch's size. With static shapes, any loop may count
+    to that number by chance, so the loop must also have a list of samples.
     """
     has_list = any(dep.has_rows and dep.axis < 0 for dep in node.deps)
     count = node.size if has_list else sizes.N
-    counter_of = {id(tested.graph.inputs[i]): i for i in counters}
-    found = []
-    todo = [tested.graph.outputs[0]]
-    while todo:
-        op = _source(todo.pop()).op
+    own = [tested.graph.inputs[i] for i in counters]
+
+    def holds(tensor: Any) -> bool:
+        op = _source(tensor).op
         if op.type == "LogicalAnd":
-            todo += op.inputs
-        elif op.type == "Less":
-            i = counter_of.get(id(_source(op.inputs[0])))
-            numbers = tested.dependence(op.inputs[1]).numbers
-            if i is not None and numbers is not None and numbers.size == 1:
-                found += [i] if numbers.flat[0] == count else []
-    return found
+            return all(map(holds, op.inputs))
+        if op.type != "Less" or not any(_is_same(op.inputs[0], one) for one in own):
+            return False
+        numbers = tested.dependence(op.inputs[1]).numbers
+        return numbers is not None and numbers.size == 1 and bool(numbers.flat[0] == count)
+
+    return holds(tested.graph.outputs[0])
 
 
 def empty_list(node: Node) -> Dependence:
