@@ -222,6 +222,9 @@ def gather_batch(x: Any) -> Any:
       NotImplementedError: the shape is not static in a compiled function.
       As for allreduce.
     """
+    from tensorflow.mpi._src.messaging import collectives
+
+    collectives.refuse_in_child("gather_batch")
     _refuse_where_left_to_script("gather_batch", "horovod's allgather")
     if not hooks.active or group.size == 1:
         return x

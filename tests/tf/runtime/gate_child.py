@@ -89,6 +89,7 @@ def in_child(step: Any) -> dict[str, Any]:
         "barrier": tf.mpi.barrier,
         "allreduce": lambda: tf.mpi.allreduce(1.0),
         "allgather": lambda: tf.mpi.allgather(tf.ones([2])),
+        "gather_batch": lambda: tf.mpi.gather_batch(tf.ones([2])),
         "op": lambda: EagerVariable(own.handle).broadcast_from_rank_0("own"),
     }.items():
         try:

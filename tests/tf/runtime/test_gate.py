@@ -135,7 +135,7 @@ def test_a_forked_child_trains_like_one_process(ranks):
         np.testing.assert_array_equal(decode(child["compiled"]), np.full(4, -mean - (number + 1)))
         np.testing.assert_array_equal(decode(child["own"]), np.full(3, -1.0))
         assert child["on"] == [False, 0, 1]
-        for name in ("barrier", "allreduce", "allgather"):
+        for name in ("barrier", "allreduce", "allgather", "gather_batch"):
             assert (
                 f"tf.mpi.{name} was called in a process that rank {number} has forked"
                 in child[name]
