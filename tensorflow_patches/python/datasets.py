@@ -184,17 +184,15 @@ def _csv(path: str, delim: str) -> tuple[Any, Any, int]:
     if not rows.total:
         raise ValueError(f"{path} has no rows")
     labels: np.ndarray[Any, Any] = numbers[:, 0] if numbers.size else np.zeros(0)
-    own_range = [int(labels.min()), int(labels.max())] if len(labels) else [2**31, -(2**31)]
-    ranges = parts.gather_numbers(own_range, f"labels of {os.path.basename(path)}").reshape(-1, 2)
-    least, most = int(ranges[:, 0].min()), int(ranges[:, 1].max())
-    if not np.all(labels == np.round(labels)) or least not in (0, -1) or (least == -1 and most > 1):
+    own = np.unique(labels).tolist()
+    found = np.unique(parts.gather_numbers(own, f"labels of {os.path.basename(path)}")).tolist()
+    if not np.all(labels == np.round(labels)) or (found[0] != 0 and found != [-1, 1]):
         raise ValueError(
-            f"{path}: the labels, in the first column, range from {least} to {most}; they must be "
-            "whole numbers from 0 up, or -1 and 1"
+            f"{path}: the labels, in the first column, range from {found[0]} to {found[-1]}; they "
+            "must be whole numbers from 0 up, or only -1 and 1"
         )
-    if least == -1:
-        labels = np.where(labels == -1, 0, labels)
-    return (numbers[:, 1:] if numbers.size else np.zeros((0, 0))), labels, most + 1
+    labels = np.where(labels == -1, 0, labels)
+    return (numbers[:, 1:] if numbers.size else np.zeros((0, 0))), labels, found[-1] + 1
 
 
 def _hdf5(path: str, delim: str) -> tuple[Any, Any, int]:

@@ -204,6 +204,7 @@ BAD = {
     "gap.csv": ("0,1\n\n1,2\n", "row 2 is an empty line"),
     "named.head": ("a,b\n0,1\n1,y\n", "row 2 after the header, column 2: 'y' is not a number"),
     "odd.labels": ("3,1\n5,2\n", "the labels, in the first column, range from 3 to 5"),
+    "signs-and-0.labels": ("-1,1\n0,2\n1,3\n", "range from -1 to 1; they must be whole numbers"),
     "x.kind": ("", "DataSet 'XML' is unknown; accepted: cifar10"),
 }
 
