@@ -1,6 +1,6 @@
 // dlopen and related functions, which glibc 2.34 has moved from libdl to libc. They depend on which
-// library calls them ($ORIGIN, RTLD_NEXT): that stays the same, because these definitions are linked
-// into each of our libraries.
+// library calls them ($ORIGIN, RTLD_NEXT): that stays the same, because these definitions are
+// linked into each of our libraries.
 
 #include "tensorflow_patches/portable/old_version.h"
 

@@ -79,7 +79,12 @@ def wall(feeds: Any, monkeypatch: Any, name: str, why: str | None, is_map: bool 
     ("name", "why", "words", "remedy"),
     [
         ("padded_batch", None, "pads to the longest sample of a batch", "pad to a fixed size"),
-        ("cache", None, "is filled with all samples, by each rank into its own", "use cache()"),
+        (
+            "cache",
+            None,
+            "is filled with all samples, by each rank into its own",
+            "use cache(), which holds samples",
+        ),
         ("sort", None, "needs every sample before it", "map single samples"),
         ("map", "checks a whole batch (Assert)", "checks a whole batch (Ass", "map single samples"),
     ],

@@ -100,6 +100,7 @@ def test_communication_overlaps_with_the_backward_pass(trace: Trace) -> None:
         steps = [e for e in trace.complete[rank]["steps"] if e["name"].startswith("step ")]
         backward = trace.named(rank, "backward, first to last gradient")
         assert len(steps) == len(backward) >= STEPS
+        assert trace.named(rank, "until the first gradient")
         reduces = [e for e in trace.named(rank, "reduce") if e["args"]["bytes"] > 2**24 - 1]
         last_submits = of_tensor(trace, rank, "submit", "w0")
         inside = 0
