@@ -34,6 +34,24 @@ def eager() -> Callable[[], Any]:
     return lambda: variable.assign_sub(0.1 * gradient_of(variable))
 
 
+def adversarial() -> Callable[[], Any]:
+    """Updates two variables in turns; only the second one's gradients differ by rank."""
+    first, second = new_variable("first"), new_variable("second")
+
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(first**2)
+        first.assign_sub(0.1 * tape.gradient(loss, first))
+        second.assign_sub(0.1 * gradient_of(second))
+
+    return step
+
+
+def accumulated() -> Callable[[], Any]:
+    variable = new_variable("accumulated")
+    return lambda: variable.assign_sub(0.1 * (gradient_of(variable) + gradient_of(variable)))
+
+
 def assigned_in_a_function() -> Callable[[], Any]:
     """The origin of the assigned tensor is not visible."""
     variable = new_variable("assigned")
@@ -68,5 +86,5 @@ def outcome(case: Callable[[], Callable[[], Any]]) -> str:
     return "alike"
 
 
-case = {"eager": eager, "assigned": assigned_in_a_function, "noise": own_noise}[sys.argv[1]]
-result({"outcome": outcome(case)})
+cases = [eager, adversarial, accumulated, assigned_in_a_function, own_noise]
+result({"outcome": outcome({case.__name__: case for case in cases}[sys.argv[1]])})

@@ -20,7 +20,10 @@ def test_gradients_that_scripts_use_equal_one_process(launch, scripts, size, arg
         assert_close(ranks[-1][case], weights, 1e-5)
 
 
-@pytest.mark.parametrize("case", ["eager", full("assigned"), full("noise")])
+OWN_UPDATES = ["adversarial", "eager", "accumulated", "assigned_in_a_function", "own_noise"]
+
+
+@pytest.mark.parametrize("case", [OWN_UPDATES[0], *map(full, OWN_UPDATES[1:])])
 def test_different_updates_by_rank_are_an_error_after_the_first_step(launch, scripts, case):
     """Not pooled, because only the first updates of a process are compared."""
     run = launch(scripts / "own_updates.py", np=2, args=[case]).check()
@@ -30,7 +33,7 @@ def test_different_updates_by_rank_are_an_error_after_the_first_step(launch, scr
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", ["eager", "assigned", "noise"])
+@pytest.mark.parametrize("case", OWN_UPDATES)
 def test_equal_updates_on_all_ranks_are_no_error(launch, scripts, case):
     run = launch(scripts / "own_updates.py", np=2, args=[case, "same"]).check()
     assert [rank["outcome"] for rank in run.results] == ["alike"] * 2

@@ -8,6 +8,7 @@ compared before the second step begins; a difference is an error.
 from __future__ import annotations
 
 import itertools
+import weakref
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +20,8 @@ from tensorflow.mpi._src.variables import large_variables, naming
 trained: set[str] = set()  # keys of variables whose gradients were taken
 
 _comparisons = itertools.count(1)
-_eager_steps = 0  # calls of taken_eagerly, each of which counts as a step
+# Handles of variables whose gradients were taken eagerly, by key; None after the first step.
+_first_step: weakref.WeakValueDictionary[str, Any] | None = weakref.WeakValueDictionary()
 _updates_checked = False  # whether updates without an average are compared, here or by Keras's fit
 
 
@@ -49,11 +51,22 @@ def assigned(graph: Any, op: Any, numbers: list[Any]) -> None:
 
 
 def taken_eagerly(variables: list[Any]) -> None:
-    """Called when gradients are taken eagerly and, as far as known, ranks have the same data."""
-    global _eager_steps
-    _eager_steps += 1
-    if _eager_steps == 2 and c_api.stats()["gradients"] == 0:
-        compare([variable.handle for variable in variables])
+    """Called when gradients are taken eagerly and, as far as known, ranks have the same data.
+
+    The first step is over once the gradient of a variable that has changed is taken again: a step
+    may take several gradients before it updates (accumulation), or update in turns (a GAN).
+    """
+    global _first_step
+    if _first_step is None:
+        return
+    for handle in (variable.handle for variable in variables):
+        now = large_variables.digest(handle)
+        if now != handle.__dict__.setdefault("_tf_mpi_taken_at", now):
+            handles, _first_step = list(_first_step.values()), None
+            if c_api.stats()["gradients"] == 0:
+                compare(handles)
+            return
+        _first_step[_handle_key(handle)] = handle
 
 
 def function_called(graph: Any) -> None:
