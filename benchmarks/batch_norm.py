@@ -27,24 +27,25 @@ layers: Any = keras.layers
 
 
 def resnet(blocks: int) -> Any:
-    start = keras.Input((32, 32, 3))
+    images = keras.Input((32, 32, 3))
 
-    def normed(x: Any, filters: int, size: int, strides: int = 1) -> Any:
+    def conv_and_norm(x: Any, filters: int, size: int, strides: int = 1) -> Any:
         x = layers.Conv2D(filters, size, strides, padding="same", use_bias=False)(x)
         return layers.BatchNormalization()(x)
 
-    x = layers.ReLU()(normed(start, 16, 3))
+    x = layers.ReLU()(conv_and_norm(images, 16, 3))
     for stage, filters in enumerate((16, 32, 64)):
         for block in range(blocks):
             strides = 2 if stage and not block else 1
-            y = layers.ReLU()(normed(x, filters, 3, strides))
-            y = normed(y, filters, 3)
-            x = normed(x, filters, 1, strides) if strides == 2 else x
+            y = layers.ReLU()(conv_and_norm(x, filters, 3, strides))
+            y = conv_and_norm(y, filters, 3)
+            x = conv_and_norm(x, filters, 1, strides) if strides == 2 else x
             x = layers.ReLU()(layers.add([x, y]))
-    return keras.Model(start, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+    return keras.Model(images, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 
-def stepping(way: str, blocks: int, data: Any) -> Any:
+def make_step(way: str, blocks: int, data: Any) -> Any:
+    """A training step; `way` is the value of TF_MPI_SYNC_BATCHNORM while it is traced."""
     os.environ["TF_MPI_SYNC_BATCHNORM"] = way
     model, optimizer = resnet(blocks), keras.optimizers.SGD(0.01)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -57,7 +58,7 @@ def stepping(way: str, blocks: int, data: Any) -> Any:
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
         return loss
 
-    step(*data)  # traces the step with this kind of normalization
+    step(*data)  # traces it
     return lambda: float(step(*data))
 
 
@@ -74,24 +75,24 @@ def main() -> None:
     x, y = drawn.normal(size=(rows, 32, 32, 3)).astype("f"), drawn.integers(0, 10, rows)
     (data,) = tf.mpi.shard(tf.data.Dataset.from_tensor_slices((x, y)).batch(rows))
     for blocks in args.blocks:
-        ways = {way: stepping(way, blocks, data) for way in ("0", "auto")}
-        times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
-        for number in range(args.rounds + 1):
-            for way in sorted(ways, reverse=bool(number % 2)):
+        steps = {way: make_step(way, blocks, data) for way in ("0", "auto")}
+        times: dict[str, list[tuple[float, float]]] = {way: [] for way in steps}
+        for number in range(args.rounds + 1):  # the first is a warm-up
+            for way in sorted(steps, reverse=bool(number % 2)):
                 before = time.perf_counter(), time.process_time()
-                ways[way]()
+                steps[way]()
                 after = time.perf_counter(), time.process_time()
                 times[way].append((after[0] - before[0], after[1] - before[1]))
         if tf.mpi.rank() == 0:
-            (parts, parts_cpu), (whole, whole_cpu) = (
+            (per_rank, per_rank_cpu), (whole, whole_cpu) = (
                 1e3 * np.array(times[way][1:]).T for way in ("0", "auto")
             )
             print(
-                f"{blocks} blocks a stage, ms: {np.median(parts):.0f} per rank, "
+                f"{blocks} blocks a stage, ms: {np.median(per_rank):.0f} per rank, "
                 f"{np.median(whole):.0f} with the whole batch "
-                f"({100 * (np.median(whole / parts) - 1):+.1f} %); CPU ms "
-                f"{np.median(parts_cpu):.0f} and {np.median(whole_cpu):.0f} "
-                f"({100 * (np.median(whole_cpu / parts_cpu) - 1):+.1f} %)",
+                f"({100 * (np.median(whole / per_rank) - 1):+.1f} %); CPU ms "
+                f"{np.median(per_rank_cpu):.0f} and {np.median(whole_cpu):.0f} "
+                f"({100 * (np.median(whole_cpu / per_rank_cpu) - 1):+.1f} %)",
                 flush=True,
             )
 

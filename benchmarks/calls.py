@@ -3,8 +3,8 @@
     .venv/bin/python -m benchmarks.calls                          one process and 2 ranks
     .venv/bin/python -m benchmarks.calls --python /other/python   and another build's ranks
 
-Uses a small model on arrays. One process and the ranks, one core each, take turns. The table has
-the medians over the turns for the slower rank, in milliseconds of CPU time and of wall-clock time.
+Uses a small model on arrays. One process and the ranks, one core each, run in turns. The table has
+the medians over the rounds for the slower rank, in milliseconds of CPU time and of wall-clock time.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from benchmarks.columns import Column
 from benchmarks.processes import RunFailed, run
 from benchmarks.runner import ROOT
 
-Found = dict[str, list[float]]
+Times = dict[str, list[float]]  # by the name of a call: [CPU time, wall-clock time], in seconds
 
 
-def once(column: Column, python: str) -> Found:
-    """{entry: [CPU time, wall-clock time]} of the slower rank."""
+def one_run(column: Column, python: str) -> Times:
+    """The times of the slower rank."""
     with tempfile.TemporaryDirectory() as name:
-        script = [python, "-m", "benchmarks.workloads.calls", str(Path(name) / "of")]
+        script = [python, "-m", "benchmarks.workloads.calls", str(Path(name) / "times")]
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2"}
         run(columns.start(column, python, script, environment), Path(name) / "log", 300, ROOT)
-        ranks = [json.loads(path.read_text()) for path in Path(name).glob("of.*.json")]
+        ranks = [json.loads(path.read_text()) for path in Path(name).glob("times.*.json")]
     if len(ranks) != column.ranks:
         raise RunFailed(f"{len(ranks)} of {column.ranks} ranks finished")
-    return {entry: [max(rank[entry][i] for rank in ranks) for i in (0, 1)] for entry in ranks[0]}
+    return {call: [max(rank[call][i] for rank in ranks) for i in (0, 1)] for call in ranks[0]}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,18 +56,18 @@ def main(arguments: list[str] | None = None) -> int:
     }
     if options.python:
         kinds[f"{ranks.name}, other build"] = (ranks, options.python)
-    found: dict[str, list[Found]] = {name: [] for name in kinds}
+    found: dict[str, list[Times]] = {name: [] for name in kinds}
     for _ in range(options.rounds):
         for name, (column, python) in kinds.items():
-            found[name].append(once(column, python))
+            found[name].append(one_run(column, python))
     print("| call: ms of CPU time (wall-clock time) | " + " | ".join(kinds) + " |")
     print("| --- |" + " --- |" * len(kinds))
-    for entry in found["one process"][0]:
+    for call in found["one process"][0]:
         cells = []
         for runs in found.values():
-            processor, clock = (1e3 * statistics.median(r[entry][i] for r in runs) for i in (0, 1))
-            cells.append(f"{processor:.1f} ({clock:.1f})")
-        print(f"| {entry} | " + " | ".join(cells) + " |")
+            cpu, wall = (1e3 * statistics.median(run[call][i] for run in runs) for i in (0, 1))
+            cells.append(f"{cpu:.1f} ({wall:.1f})")
+        print(f"| {call} | " + " | ".join(cells) + " |")
     return 0
 
 

@@ -60,8 +60,8 @@ def draw(table: Sequence[dict[str, str]], style: str, path: Path) -> None:
         )
         axes.bar_label(drawn, [f"{float(row['share']):.2f}" for row in bars], fontsize=7)
     axes.axhline(1, color="silver", linewidth=0.8, zorder=0)
-    bars_of = [sum(row["workload"] == one for row in chosen) for one in workloads]
-    middles = [i + width * (bars - 1) / 2 for i, bars in enumerate(bars_of)]
+    bar_counts = [sum(row["workload"] == workload for row in chosen) for workload in workloads]
+    middles = [i + width * (count - 1) / 2 for i, count in enumerate(bar_counts)]
     axes.set_xticks(middles, workloads)
     axes.set_ylabel("speed of a rank\n(1 = independent processes)")
     axes.spines[["top", "right"]].set_visible(False)
@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chart", description=__doc__)
     parser.add_argument("table", type=Path)
     parser.add_argument("chart", type=Path)
-    parser.add_argument("--style", default="function", help="(default function)")
+    parser.add_argument("--style", default="function", help="the rows to draw (default function)")
     options = parser.parse_args()
     with options.table.open(newline="") as lines:
         draw(list(csv.DictReader(lines)), options.style, options.chart)

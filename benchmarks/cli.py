@@ -10,9 +10,9 @@ Run it from the root of the repository, with the Python of an environment that c
         --columns independent:2,ours:2,ours:2+small                   two settings side by side
     .venv/bin/python -m benchmarks --variant old:PYTHON=/other/venv/bin/python ...   two builds
     .venv/bin/python -m benchmarks --workloads e --variant large:ROWS=4000000 \\
-        --columns independent:2,ours:2,ours:2+large                   two tables
+        --columns independent:2,ours:2,ours:2+large                   two embedding tables
     .venv/bin/python -m benchmarks --extras                           each extra, with and without
-    .venv/bin/python -m benchmarks --resume DIR                       continues a run
+    .venv/bin/python -m benchmarks --resume DIR ...        continues a run; repeat its other options
 
 DIR/runs.jsonl records every run; table.csv, table.md and the plots are rewritten after each row.
 """
@@ -60,7 +60,7 @@ def _listing() -> str:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Parses the command line; defaults are those of the full suite, or of --quick."""
+    """Parses the command line; defaults are those of the full suite, --quick or --extras."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,
@@ -71,7 +71,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--styles", help=f"(default {FULL['styles']})")
     parser.add_argument("--columns", help=f"(default {FULL['columns']})")
     parser.add_argument("--repeats", type=int, help=f"(default {FULL['repeats']})")
-    parser.add_argument("--seconds", type=float, help="length of the timed part (default 4)")
+    parser.add_argument(
+        "--seconds", type=float, help="length of the timed part, or of a turn (default 4)"
+    )
     parser.add_argument(
         "--turns",
         type=int,
@@ -95,13 +97,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--extras",
         action="store_true",
-        help="run each extra of docs/extras.md with and without it, where it should matter",
+        help="measure steps with and without each extra of docs/extras.md, where it should matter",
     )
     parser.add_argument("--out", type=Path, help="folder (default benchmarks/results/TIME)")
     parser.add_argument(
-        "--resume", type=Path, metavar="DIR", help="continue the run in that folder"
+        "--resume",
+        type=Path,
+        metavar="DIR",
+        help="continue the run in that folder; repeat its other options",
     )
-    parser.add_argument("--report", type=Path, metavar="DIR", help="only rewrite the table")
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="only rewrite the table in that folder"
+    )
     parser.add_argument("--list", action="store_true", help="print the plan and run nothing")
     options = parser.parse_args(arguments)
     preset = EXTRAS if options.extras else QUICK if options.quick else FULL
@@ -153,7 +160,7 @@ def write_report(records: Records, folder: Path) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns 0 even if cells failed; the table shows which."""
+    """Returns 2 if the folder already has results, else 0: the table shows which cells failed."""
     options = parse(arguments)
     if options.report:
         print(write_report(Records(options.report / "runs.jsonl"), options.report))
@@ -166,7 +173,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder = folder.resolve()
     records_path = folder / "runs.jsonl"
     if records_path.exists() and not options.resume:
-        print(f"{records_path} exists: use --resume {folder} to continue it", file=sys.stderr)
+        print(f"{records_path} exists: to continue it, add --resume {folder}", file=sys.stderr)
         return 2
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     print(f"{folder}: {len(options.cells)} runs on cores {columns.cores()}", flush=True)
@@ -174,7 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
     launch = Launch(
         options.seconds, options.rows, options.variants, options.horovod_python, options.turns
     )
-    # Handle it like Ctrl-C; otherwise ranks waiting for their turn would stay stopped.
+    # Handle SIGTERM like Ctrl-C; otherwise ranks waiting for their turn would stay stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     run_all(
         options.cells,

@@ -23,7 +23,7 @@ WITHOUT_OURS = {"TF_MPI_ENABLE": "0", "TF_MPI_COMPAT": "0"}
 HOROVOD = Path(__file__).resolve().parent.parent / ".cache" / "horovod"
 KINDS = {
     "independent": "independent processes at the same time: the ideal",
-    "lockstep": "the same, but no process starts a step before all have finished the last",
+    "lockstep": "the same, but no process starts a step before all have finished the previous one",
     "ours": "this project under mpirun, each rank with its own data",
     "sharded": "this project under mpirun, each rank passes all data to fit",
     "off": "this project under mpirun with averaging off (TF_MPI_ENABLE=0)",
@@ -31,8 +31,9 @@ KINDS = {
     "horovod": "Horovod",
     "face": "this project's implementation of Horovod's API, under mpirun",
 }
-# Scripts written for another system -> the system whose API they use.
+# The kinds whose script is changed (workloads/peers.py), and the system whose API it then uses.
 PEERS = {"mwms": "mwms", "horovod": "horovod", "face": "horovod"}
+# By name: a module of benchmarks/workloads and its options.
 STYLES = {
     "v1": ("v1_loop", []),
     "raw": ("v1_loop", ["--raw"]),
@@ -74,7 +75,7 @@ class Column:
 
     @property
     def ideal(self) -> str:
-        """The name of the column that this one's share refers to."""
+        """The name of the column to which this one's rates are relative."""
         return f"independent:{self.ranks}"
 
 
@@ -90,7 +91,7 @@ class Launch:
 
 
 def cores() -> list[int]:
-    """The cores that this process may use; rank r runs on core r modulo their number."""
+    """The cores that this process may use; the ranks of a run are distributed over them."""
     return sorted(os.sched_getaffinity(0))
 
 
@@ -99,7 +100,7 @@ def not_applicable(column: Column, style: str) -> str:
     if column.kind == "sharded" and style != "fit":
         return "only fit shards data"
     if column.kind == "mwms" and style in ("v1", "raw"):
-        return "MultiWorkerMirroredStrategy has no Session loop: see style function"
+        return "MultiWorkerMirroredStrategy does not support Session loops: use style function"
     return ""
 
 
@@ -111,10 +112,12 @@ def horovod_python() -> str:
 
 def has_horovod(python: str) -> bool:
     """Whether that Python can import Horovod's TensorFlow part."""
-    look = [python, "-c", "import horovod.tensorflow"]
+    attempt = [python, "-c", "import horovod.tensorflow"]
     environment = {**os.environ, **WITHOUT_OURS, "TF_CPP_MIN_LOG_LEVEL": "2"}
     try:
-        done = subprocess.run(look, env=environment, capture_output=True, timeout=120, check=False)
+        done = subprocess.run(
+            attempt, env=environment, capture_output=True, timeout=120, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
@@ -136,19 +139,22 @@ def processes(
     script += ["--turns", str(launch.turns)]
     if column.kind in PEERS:
         script += ["--peer", PEERS[column.kind]]
-    extra = {"TF_MPI_SHARD": "off"}
+    environment = {"TF_MPI_SHARD": "off"}
     if column.kind == "lockstep":
         script += ["--lockstep"]
     if column.kind == "sharded":
-        extra = {"TF_MPI_BATCH": "per-rank"}
+        environment = {"TF_MPI_BATCH": "per-rank"}
         script += ["--whole"]
-    return start(column, python, script, {**extra, **variant})
+    return start(column, python, script, {**environment, **variant})
 
 
 def start(
     column: Column, python: str, script: Sequence[str], environment: Mapping[str, str]
 ) -> list[Process]:
-    """The processes that run a script in the way of a column, one core per rank."""
+    """The processes that run a command as the column says, one core per rank.
+
+    `python` is the interpreter in `script`; mpirun is taken from its environment.
+    """
     if column.kind in ("independent", "lockstep", "mwms"):
         return _side_by_side(column, script, environment)
     if column.kind in ("off", "horovod"):
@@ -176,7 +182,7 @@ def _side_by_side(
 
 
 def _addresses(count: int) -> list[str]:
-    """Free ports on this machine, one per worker."""
+    """Addresses with free ports on this machine, one per worker."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("localhost", 0))

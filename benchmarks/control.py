@@ -2,8 +2,9 @@
 
     .venv/bin/python -m benchmarks.control docs/measurements/2026-11-23-cost-by-ranks.md
 
-`benchmarks.scaling` printed `FILE.md`, which contains the model's parameters. For the messages that
-real engines send and their cost on rank 0: `bazel --batch run //benchmarks:control_messages`.
+Reads the model's parameters from `FILE.md`, which `benchmarks.scaling --write FILE.md` has written.
+`bazel --batch run //benchmarks:control_messages` measures the messages that real engines send, and
+their cost on rank 0.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from benchmarks.scaling_model import (
 
 
 def read_parameters(text: str) -> Parameters:
-    """Reads the table that begins with `| start |`."""
+    """Reads the table that begins with `| start |`, in µs, and in ps per byte for touches."""
     lines = text.splitlines()
     head = next(i for i, line in enumerate(lines) if line.startswith("| start |"))
     names = [word.strip() for word in lines[head].strip("|").split("|")]
@@ -35,7 +36,7 @@ def read_parameters(text: str) -> Parameters:
 
 
 def table(parameters: Parameters, network: Network, node_ranks: int, cache: float) -> list[str]:
-    """Rows with and without the tree, for the numbers of ranks in the model's own table."""
+    """The lines of the table: a row per number of ranks, columns with and without the tree."""
     sizes = list(GRADIENTS.items())[:2]
     heads = [f"{name}, {way}" for name, _ in sizes for way in ("direct", "tree")]
     lines = [

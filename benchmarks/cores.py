@@ -16,12 +16,12 @@ import time
 from collections.abc import Sequence
 
 _ASK, _ANSWER = 0, 32  # indices of 64-bit numbers that lie on different cache lines
-_PATIENCE = 10_000_000  # polls of one place, some tenths of a second
+_POLLS = 10_000_000  # between two looks at the clock: some tenths of a second
 _BATCH = 500
 
 
 def round_trip(cores: Sequence[int], seconds: float = 0.1) -> float | None:
-    """Nanoseconds between the first two of these cores; None if there is only one.
+    """The nanoseconds of a round trip between the first two cores; None if there is only one.
 
     The overhead of Python's loops, about 0.2 us, is included.
     """
@@ -61,7 +61,7 @@ def _ask(numbers: memoryview, number: int, wait: float = 1) -> None:
     numbers[_ASK] = number
     end = time.monotonic() + wait
     while True:
-        for _ in range(_PATIENCE):
+        for _ in range(_POLLS):
             if numbers[_ANSWER] == number:
                 return
         if time.monotonic() > end:
@@ -76,7 +76,7 @@ def _answer(path: str, core: int) -> None:
         numbers = memoryview(memory).cast("Q")
         last = 0
         while os.getppid() == parent:
-            for _ in range(_PATIENCE):
+            for _ in range(_POLLS):
                 number = numbers[_ASK]
                 if number != last:
                     numbers[_ANSWER] = last = number

@@ -26,11 +26,12 @@ KINDS = {
 }
 
 
-def calls(drop, compiled):
+def make_calls(drop, compiled):
     x = tf.ones((ROWS, WIDTH))
+    # Their shapes are what counts: see batch_shard.Shard.
     first, whole = tf.zeros([group.rank * ROWS, 0]), tf.zeros([group.size * ROWS, 0])
 
-    def step_on(make_shard):
+    def on_shard(make_shard):
         def call(x, first, whole):
             with batch.step_on(make_shard(x, first, whole)):
                 return tf.reduce_sum(drop(x))
@@ -41,8 +42,8 @@ def calls(drop, compiled):
     own = tf.function(lambda x: tf.reduce_sum(drop(x)), jit_compile=compiled)
     return {
         "own": lambda: own(x).numpy(),
-        "even": step_on(lambda x, first, whole: batch_shard.EvenShard(x)),
-        "any": step_on(
+        "even": on_shard(lambda x, first, whole: batch_shard.EvenShard(x)),
+        "any": on_shard(
             lambda x, first, whole: batch_shard.Shard(x, tf.constant(1.0), first, whole)
         ),
     }
@@ -51,7 +52,7 @@ def calls(drop, compiled):
 def main():
     for name, drop in KINDS.items():
         for compiled in (False, True):
-            ways = calls(drop, compiled)
+            ways = make_calls(drop, compiled)
             seconds: dict[str, list[float]] = {way: [] for way in ways}
             for number in range(TIMES + 2):
                 for way, call in ways.items():

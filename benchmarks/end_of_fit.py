@@ -1,6 +1,6 @@
 """`python -m benchmarks.end_of_fit`: the delay at the end of `fit` and of a loop over tf.data.
 
-    .venv/bin/python -m benchmarks.end_of_fit                    20 runs of each, 25 s or more
+    .venv/bin/python -m benchmarks.end_of_fit                    20 runs of each, of 25 s or more
     .venv/bin/python -m benchmarks.end_of_fit --columns off:2    with averaging off
 
 Each run trains on ranks with one core each and measures the time from the end of the last epoch, or
@@ -26,15 +26,15 @@ KINDS = ("fit", "loop")
 
 
 def runs(column: Column, kind: str, times: int, seconds: float) -> list[tuple[float, float]]:
-    """(shortest training time, longest end) over the ranks, in seconds, for each run of one
-    start."""
+    """(shortest training time, longest end) over the ranks, in seconds, for each run
+    after one start of the ranks."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         script = [sys.executable, "-m", "benchmarks.workloads.ends", "--kind", kind]
         script += ["--seconds", str(seconds), "--times", str(times), "--folder", name]
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2"}
         processes = columns.start(column, sys.executable, script, environment)
-        # The autotuning thread's period is at most 60 s.
+        # A tf.data iterator may end up to 60 s late: docs/decisions/032-end-of-iterators.md.
         run(processes, folder / "log", 60 + times * (2 * seconds + 60), ROOT)
         ranks = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     if len(ranks) != column.ranks:

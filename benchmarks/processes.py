@@ -89,8 +89,11 @@ class Run:
         return any(process.poll() is not None for process in self._started)
 
     def wait(self, timeout: float) -> None:
-        """Raises RunFailed with the last error in the log, or after `timeout` seconds."""
-        if _wait(self._started, time.monotonic() + timeout):
+        """Waits until all processes have succeeded.
+
+        Raises RunFailed, with the last error in the log, if one fails or after `timeout` seconds.
+        """
+        if _times_out(self._started, time.monotonic() + timeout):
             seconds = time.monotonic() - self._begin
             _end(self._started, self._marker)
             error = last_error(self._log)
@@ -116,9 +119,8 @@ def run(
 class Pipes:
     """The pipes in a run's folder that give turns to its ranks.
 
-    Ranks that have passed on their turn are stopped (SIGSTOP) until the next one, because a polling
-    thread, such as Horovod's, would take the core from the run whose turn it is; not if `stops` is
-    False.
+    If `stops`, ranks that have passed on their turn are stopped (SIGSTOP) until the next one: a
+    polling thread, such as Horovod's, would take the core from the run whose turn it is.
     """
 
     def __init__(self, folder: Path, ranks: int, *, stops: bool = True) -> None:
@@ -142,9 +144,9 @@ class Pipes:
             os.write(turn, b".")
 
     def wait(self, run: Run, deadline: float) -> bool:
-        """Waits until all ranks have passed on their turn; False if the run or the time ends first.
+        """Waits until all ranks have passed on their turn, then stops them if `stops` is set.
 
-        If they have, and `stops` is set, they are stopped when this returns.
+        Returns False if one of the run's processes ends, or the deadline passes, before that.
         """
         waiting = set(self._passed)
         pids = []
@@ -182,7 +184,7 @@ def take_turns(runs: Sequence[tuple[Run, Pipes]], turns: int, deadline: float) -
 
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> None:
-    """Sends the signal to those that still exist."""
+    """Sends the signal to the processes that still exist."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -201,8 +203,8 @@ def _environment(base: Mapping[str, str] | None, extra: Mapping[str, str]) -> di
     return {**environment, **extra}
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> bool:
-    """Returns whether any still runs at the deadline; shortens the wait after a failure."""
+def _times_out(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> bool:
+    """Whether the deadline passed. If a process fails first: False, after PEER_GRACE at most."""
     while any(process.poll() is None for process in processes):
         if time.monotonic() > deadline:
             return True

@@ -28,7 +28,7 @@ PIPELINES = ("paths", "augmented", "directory", "records", "python")
 
 
 def make(folder: Path, images: int, side: int) -> None:
-    """Creates images that are smooth with some noise, like photographs."""
+    """Writes JPEGs that are smooth with some noise, like photographs, and TFRecords of them."""
     import numpy as np
     import tensorflow as tf
 
@@ -90,13 +90,13 @@ def main(arguments: list[str] | None = None) -> int:
             ]
             cells = [pipeline]
             for clock in ("seconds", "processor"):
-                alone, apart = (
+                alone, divided = (
                     statistics.median(second for pair in runs for second in pair[which][clock])
                     for which in (0, 1)
                 )
-                cells += [f"{alone:.2f}", f"{apart:.2f}", f"{alone / apart:.2f}"]
+                cells += [f"{alone:.2f}", f"{divided:.2f}", f"{alone / divided:.2f}"]
                 if clock == "seconds":
-                    share = alone / apart / options.ranks
+                    share = alone / divided / options.ranks
                     row = {"workload": f"jpeg {pipeline}", "style": "function", "status": "ok"}
                     shares.append({**row, "column": compared[1].name, "share": share})
             losses = max(abs(one["loss"] - other["loss"]) for one, other in runs)

@@ -24,12 +24,13 @@ from benchmarks.cores import round_trip
 from benchmarks.processes import Pipes, Run, RunFailed, take_turns
 
 ROOT = Path(__file__).resolve().parent.parent
+# Kinds of columns whose ranks must end with the same model.
 AVERAGING = ("ours", "sharded", "mwms", "horovod", "face")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: a workload in a style, started in the way of a column, for the `repeat`-th time."""
+    """One run: a workload in a style, started as a column says; `repeat` counts from 0."""
 
     workload: str
     style: str

@@ -121,9 +121,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sizes", default=SIZES, help=f"tensor sizes, bytes (default {SIZES})")
     parser.add_argument("--seconds", type=float, default=2.0, help="per size")
     parser.add_argument("--turns", type=int, default=5, help="measurements per number of ranks")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds per number of ranks")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds per measurement")
     parser.add_argument(
-        "--data", type=Path, help="folder (default benchmarks/results/scaling-TIME)"
+        "--data",
+        type=Path,
+        help="folder of the measurements; those in it are not repeated (default "
+        "benchmarks/results/scaling-TIME)",
     )
     parser.add_argument(
         "--write", type=Path, metavar="FILE", help="Markdown file, for docs/measurements"
@@ -162,7 +165,7 @@ def network_of(options: argparse.Namespace) -> Network:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns 1 if a measurement failed; whether predictions are good enough, the reader judges."""
+    """Returns 1 if a measurement failed; the reader judges the predictions."""
     options = parse(arguments)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     folder = (options.data or ROOT / "benchmarks" / "results" / f"scaling-{stamp}").resolve()
@@ -290,7 +293,7 @@ def _assumptions(network: Network, options: argparse.Namespace) -> list[str]:
         f"- A rank spends {network.message * 1e6:g} µs to receive and send a control message, and "
         f"looks for those of other nodes every {network.look * 1e6:g} µs: not measured on more "
         "ranks than there are cores here. Inside a node a repeated step needs "
-        "none; between nodes messages go through the nodes' first ranks.",
+        "none; between nodes messages go through the nodes' leaders.",
         "- One round of agreement per step: all gradients are ready together, and no rank is late.",
     ]
 

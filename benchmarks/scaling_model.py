@@ -26,14 +26,16 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-WHOLE = 8 << 10  # bytes up to which every rank reduces everything, without rounds
-CHUNK = 128 << 10  # bytes per slot; a rank has SLOTS of them (core/transport/shm/node_memory.h)
-SLOTS = 4
-MPI_CHUNK = 2 << 20  # bytes per message between nodes
-# Bytes per node; below this, one MPI_Iallreduce with about log2(nodes) rounds.
+# Sizes in bytes, as in core/base/sizes.h.
+WHOLE = 8 << 10  # up to this size every rank reduces everything, without rounds
+CHUNK = 128 << 10  # per slot
+MPI_CHUNK = 2 << 20  # per message between nodes
+# The least part of a share that a node reduces; below it, one MPI_Iallreduce with about
+# log2(nodes) rounds.
 LEAST_SHARE = 16 << 10
+STAGE = 4 << 20  # passes three stages at a time: within the node, between nodes, back
+SLOTS = 4  # of a rank (core/transport/shm/node_memory.h)
 FAN_OUT = 8  # children of a node in the tree for messages (core/transport/control_links.h)
-STAGE = 4 << 20  # bytes that pass the three stages at a time: within the node, between nodes, back
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,8 @@ class Network:
 
 
 def rounds(size: float) -> float:
-    """The number of rounds in which a tensor passes the slots; 0 if every rank reduces all of
-    it."""
+    """The number of rounds in which a tensor passes through the slots; 0 if every rank reduces all
+    of it."""
     return 1 + max(0.0, size / CHUNK - 1) / (SLOTS / 2) if size > WHOLE else 0.0
 
 
@@ -135,8 +137,9 @@ def _fitted(samples: Sequence[Sample]) -> list[float]:
     rows = np.array([_terms(s.ranks, s.node, s.bytes) / s.seconds for s in samples])
     if len(samples) < 3 or not rows.any(axis=0).all():
         raise ValueError(
-            "the model needs at least 3 sizes, some in the cache and some beyond it, with a core "
-            f"per rank and with shared ones: got {len(samples)} of one kind, and a cache of "
+            "the model needs at least 3 sizes, some in the cache and some beyond it, both with a "
+            "core per rank and with ranks that share cores: one of these kinds has "
+            f"{len(samples)} measurements, and the cache (--cache) has "
             f"{samples[0].node.cache if samples else 0:g} bytes"
         )
     return [float(value) for value in non_negative(rows, np.ones(len(rows)))]
@@ -172,7 +175,7 @@ def between_seconds(network: Network, nodes: int, ranks_per_node: int, share: fl
 
 
 def is_tree(nodes: int, ranks_per_node: int) -> bool:
-    """Whether messages go through the nodes' first ranks rather than directly to rank 0."""
+    """Whether messages go through the nodes' leaders rather than directly to rank 0."""
     return nodes > 1 and (ranks_per_node > 1 or nodes > FAN_OUT + 1)
 
 

@@ -6,7 +6,7 @@
 `off` is stock TensorFlow. All columns and kinds run at the same time, with sleeps between steps, so
 this needs only a part of a core and may run beside other work. Growth is measured from the first
 record after a sixth of the time, when everything is traced and allocated, to the last one, for the
-rank that grew most. The records, one line each `--every` seconds, stay in the folder.
+rank that grew most. The records, one line every `--every` seconds, stay in the folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ WARM_UP = 1 / 6  # fraction of the time
 
 
 def grown(records: list[dict[str, Any]]) -> dict[str, float]:
-    """The growth of one rank since the end of its warm-up, in steps and bytes."""
+    """One rank's growth since the end of its warm-up (private and heap: bytes per step), and its
+    memory, threads and files at the end."""
     last = records[-1]
     first = next(one for one in records if one["seconds"] >= WARM_UP * last["seconds"])
     steps = last["steps"] - first["steps"]
@@ -83,7 +84,10 @@ def main(arguments: list[str] | None = None) -> int:
         deadline = time.monotonic() + 4 * options.seconds + 120
         for run in runs:
             run.wait(max(1.0, deadline - time.monotonic()))
-    print("| column | kind | steps | resident, MB | grown | private | heap | threads | files |")
+    print(
+        "| column | kind | steps | resident, MB | grown | private, B/step | heap, B/step | threads "
+        "| files |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for column, kind in cells:
         print(row(column, kind, folder / f"{column.name}-{kind}"))
@@ -99,7 +103,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=3600, help="length of the run (default 3600)"
     )
-    parser.add_argument("--every", type=float, default=60, help="seconds (default 60)")
+    parser.add_argument(
+        "--every", type=float, default=60, help="seconds between records (default 60)"
+    )
     parser.add_argument(
         "--rest", type=float, default=0.05, help="sleep after a step (default 0.05)"
     )

@@ -45,7 +45,7 @@ def trace(launcher: list[str], environ: dict[str, str]) -> list[str]:
 
 
 def row(lines: list[str]) -> tuple[int, int, int, float]:
-    """(names, missing, files, megabytes)"""
+    """A row of the table: names, missing, files, MB."""
     calls = [found for line in lines if (found := _CALL.match(line))]
     calls = [call for call in calls if call["path"] and not call["path"].startswith(_OTHERS)]
     missing = sum(int(call["result"]) < 0 for call in calls)

@@ -1,9 +1,10 @@
-"""`python -m benchmarks.start_up`: what a rank does until its second step, with times.
+"""`python -m benchmarks.start_up`: the times of a rank's start, until its second step.
 
     .venv/bin/python -m benchmarks.start_up                      off:2, ours:1 and ours:2, in turns
 
 Prints a row for each part: medians over the runs, for the slowest rank. `off` is stock TensorFlow:
-two independent processes. Parts that begin with "averaging:" are inside "import tensorflow".
+two independent processes. Parts that begin with "averaging:" are inside "import tensorflow", except
+"averaging: modules", which the script imports before.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def switch_seconds(core: int, processes: int, seconds: float = 0.3) -> float:
     return round_trip / processes
 
 
-def _hand_on(source: int, to: int, memory: bytearray) -> bool:
+def _pass_on(source: int, to: int, memory: bytearray) -> bool:
     byte = os.read(source, 1)
     if not byte:
         return False
@@ -61,15 +61,15 @@ def _take_turns(core: int, source: int, to: int, seconds: float) -> None:
     os.sched_setaffinity(0, {core})
     memory = bytearray(_PAGES * _PAGE)
     if seconds == 0:
-        while _hand_on(source, to, memory):
+        while _pass_on(source, to, memory):
             pass
         return
     os.write(to, b".")
-    _hand_on(source, to, memory)  # waits until all have started
+    _pass_on(source, to, memory)  # waits until all have started
     least, end = float("inf"), time.monotonic() + seconds
     while (begin := time.monotonic()) < end:
         for _ in range(_ROUNDS):
-            _hand_on(source, to, memory)
+            _pass_on(source, to, memory)
         least = min(least, (time.monotonic() - begin) / _ROUNDS)
     print(least)
 

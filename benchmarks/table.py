@@ -94,9 +94,9 @@ def rows(records: Sequence[Row]) -> list[Row]:
         row.update(workload=workload, style=style, column=column, ranks=all_runs[0]["ranks"])
         row.update(runs=len(good), status="ok" if good else all_runs[-1]["status"])
         row["note"] = "; ".join(dict.fromkeys(run["note"] for run in all_runs if run["note"]))
-        around = [ns for run in good.values() for ns in run.get("round_trips", []) if ns]
-        if around:
-            row.update(round_trip_min=min(around), round_trip_max=max(around))
+        round_trips = [ns for run in good.values() for ns in run.get("round_trips", []) if ns]
+        if round_trips:
+            row.update(round_trip_min=min(round_trips), round_trip_max=max(round_trips))
         if good:
             turns = any(took_turns(record) for record in good.values())
             rates = [
@@ -161,14 +161,14 @@ def to_markdown(table: Sequence[Row]) -> str:
     ]
     for workload, style in dict.fromkeys((row["workload"], row["style"]) for row in table):
         found = [_cell(by_key.get((workload, style, name))) for name in names]
-        around = [
+        round_trips = [
             row[edge]
             for row in table
             if (row["workload"], row["style"]) == (workload, style)
             for edge in ("round_trip_min", "round_trip_max")
             if row[edge] != ""
         ]
-        found.append(f"{min(around):.0f}..{max(around):.0f} ns" if around else "")
+        found.append(f"{min(round_trips):.0f}..{max(round_trips):.0f} ns" if round_trips else "")
         lines.append(f"| {workload} | {style} | " + " | ".join(found) + " |")
     notes = [
         f"- {row['workload']} {row['style']} {row['column']}: {row['note']}"

@@ -34,7 +34,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=["adam", "adagrad", "sgd"], default="adam")
     parser.add_argument("--iterations", type=int, default=300)
     parser.add_argument(
-        "--skip", type=int, default=100, help="number of first iterations that are not timed"
+        "--skip", type=int, default=100, help="iterations at the start that are not timed"
     )
     parser.add_argument("--batch", type=int, default=128, help="rows per batch, over all ranks")
     parser.add_argument("--length", type=int, default=20, help="words per row")
@@ -58,7 +58,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns 0 even if a system failed; the report says so."""
+    """Returns 0 even if a system failed; the report says which."""
     options = parse(arguments)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     folder = options.out or ROOT / "benchmarks" / "results" / f"compare-{stamp}"

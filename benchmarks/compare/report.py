@@ -13,7 +13,7 @@ from benchmarks import columns
 from benchmarks.compare import plots
 from benchmarks.compare.systems import Outcome
 
-# Above this load (Linux's load average) before a system ran, its speed is doubtful. The previous
+# The speed of a system is doubtful if the load average before it ran was above this. The previous
 # system accounts for up to one per rank.
 MOST_LOAD = len(columns.cores()) + 0.5
 # Descriptions of the systems, by kind.
@@ -71,7 +71,7 @@ def write(
     folder: Path,
     where: Sequence[str],
 ) -> str:
-    """Writes report.md, the CSV files and the plots for the results so far; returns report.md.
+    """Writes report.md, the CSV files and the plots for the results so far; returns the report.
 
     where: the lines of environment.py from before the first system ran.
     """
@@ -123,7 +123,7 @@ def _throughput(trained: Sequence[Outcome], options: argparse.Namespace, folder:
     lines = [
         f"## Throughput, without the first {options.skip} iterations",
         "",
-        "Words per second of all ranks together. At most N times one process on N cores.",
+        "Words per second of all ranks together. The ideal on N cores is N times one process.",
         "",
         "| system | cores | words/s, median (10..90 %) | times one process | per core "
         "| load before | last loss |",

@@ -19,7 +19,7 @@ from benchmarks.runner import ROOT, read_results
 
 @dataclass(frozen=True)
 class System:
-    """One way to train. `permute`: shuffles the rows of each batch."""
+    """One way to train. `permute`: reverses the rows of each batch."""
 
     name: str
     column: Column
@@ -37,7 +37,7 @@ class System:
 
 @dataclass
 class Outcome:
-    """The results of a run; only the note if it failed.
+    """The results of a run; if it failed, only the note is set.
 
     losses: per iteration, the mean over ranks; seconds: per iteration, of the slowest rank;
     values: the final checkpoint, by variable; identical: whether all ranks ended with these.

@@ -55,7 +55,7 @@ def _text(path: Path) -> str:
 
 
 def _unpack(package: str, folder: Path) -> None:
-    """Fetches and unpacks a package; for a metapackage, also what it depends on."""
+    """Fetches and unpacks a package; for a metapackage, also the -doc packages that it names."""
     if shutil.which("apt-get") is None:
         raise FileNotFoundError("apt-get not found: use --corpus installed")
     names = [package]

@@ -1,7 +1,7 @@
 """The training script: an LSTM language model in a custom loop with a compat.v1 optimizer.
 
 The embedding's gradient is sparse (IndexedSlices of tf.gather); the softmax is full. Each process
-trains on rows rank, rank + size, ... of every batch; a single process on the whole batch.
+trains on rows rank, rank + size, ... of every batch: a single process on the whole batch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def parse() -> argparse.Namespace:
         "--width", type=int, default=128, help="width of the embedding and the LSTM"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--permute", action="store_true", help="shuffle the rows of each batch")
+    parser.add_argument("--permute", action="store_true", help="reverse the rows of each batch")
     options = parser.parse_args()
     environment = os.environ
     options.rank = int(environment.get("OMPI_COMM_WORLD_RANK", environment.get("RANK", "0")))
@@ -76,9 +76,10 @@ def loss_of(variables: dict[str, Any], words: Any) -> Any:
     for place in range(inputs.shape[1]):
         joined = tf.concat([inputs[:, place], hidden], axis=1)
         gates = tf.matmul(joined, variables["lstm_kernel"]) + variables["lstm_bias"]
-        new, enter, forget, leave = tf.split(gates, 4, axis=1)
-        cell = tf.sigmoid(forget + 1.0) * cell + tf.sigmoid(enter) * tf.tanh(new)
-        hidden = tf.sigmoid(leave) * tf.tanh(cell)
+        candidate, input_gate, forget_gate, output_gate = tf.split(gates, 4, axis=1)
+        cell = tf.sigmoid(forget_gate + 1.0) * cell
+        cell += tf.sigmoid(input_gate) * tf.tanh(candidate)
+        hidden = tf.sigmoid(output_gate) * tf.tanh(cell)
         outputs.append(hidden)
     features = tf.reshape(tf.stack(outputs, axis=1), [-1, hidden.shape[1]])
     logits = tf.matmul(features, variables["softmax_kernel"]) + variables["softmax_bias"]

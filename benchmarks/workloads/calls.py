@@ -2,7 +2,7 @@
 
     python -m benchmarks.workloads.calls FILE
 
-Runs as one process, or as a rank of benchmarks/calls.py. Writes medians as JSON: {entry: [CPU,
+Runs as one process, or as a rank of benchmarks/calls.py. Writes medians as JSON: {call: [CPU,
 wall]}.
 """
 
@@ -32,16 +32,16 @@ def new_model() -> keras.Model:
     return model
 
 
-def seconds(call: Callable[[], object], calls: int, warm_up: int) -> tuple[float, float]:
+def median_times(call: Callable[[], object], calls: int, warm_up: int) -> tuple[float, float]:
     """Medians of a call's CPU time and of its wall-clock time."""
-    processor, clock = [], []
+    cpu, wall = [], []
     for number in range(warm_up + calls):
         before = time.process_time(), time.perf_counter()
         call()
         if number >= warm_up:
-            processor.append(time.process_time() - before[0])
-            clock.append(time.perf_counter() - before[1])
-    return statistics.median(processor), statistics.median(clock)
+            cpu.append(time.process_time() - before[0])
+            wall.append(time.perf_counter() - before[1])
+    return statistics.median(cpu), statistics.median(wall)
 
 
 def use_new_model() -> None:
@@ -53,17 +53,17 @@ def use_new_model() -> None:
 
 def main() -> None:
     model = new_model()
-    entries: dict[str, Callable[[], object]] = {
+    timed: dict[str, Callable[[], object]] = {
         "fit, 512 rows": lambda: model.fit(x, y, verbose=0),
         "evaluate, 512 rows": lambda: model.evaluate(x, y, verbose=0),
         "predict, 64 rows": lambda: model.predict(x[:64], verbose=0),
         "train_on_batch, 32 rows": lambda: model.train_on_batch(x[:32], y[:32]),
     }
     found = {}
-    for name, call in entries.items():
+    for name, call in timed.items():
         short = name.startswith("train")
-        found[name] = seconds(call, CALLS * (20 if short else 1), WARM_UP)
-    found["a new model, all three"] = seconds(use_new_model, CALLS // 4, 1)
+        found[name] = median_times(call, CALLS * (20 if short else 1), WARM_UP)
+    found["a new model, all three"] = median_times(use_new_model, CALLS // 4, 1)
     rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
     Path(sys.argv[1]).with_suffix(f".{rank}.json").write_text(json.dumps(found))
 

@@ -2,7 +2,7 @@
 
     mpirun -np 2 --bind-to core python -m benchmarks.workloads.check_cost
 
-An ordinary loop that times the calls of the check: CPU time of the thread, and wall-clock time,
+A training loop that times the calls of the check, in CPU time of the thread and in wall-clock time,
 which includes waiting for other ranks and for a core.
 """
 
@@ -51,16 +51,16 @@ def main() -> None:
     for _ in range(250):  # the first two checks hash more, or less, than their share
         step(x)
     replica_check.before_step = timed(replica_check.before_step)
-    assert initial_broadcast.replica_check is replica_check
-    thread, clock = time.process_time(), time.perf_counter()
+    assert initial_broadcast.replica_check is replica_check  # so it calls the timed function
+    cpu_begin, begin = time.process_time(), time.perf_counter()
     for _ in range(options.steps):
         step(x)
-    process, elapsed = time.process_time() - thread, time.perf_counter() - clock
+    cpu, elapsed = time.process_time() - cpu_begin, time.perf_counter() - begin
     assert _spent["checks"] >= options.steps, "every step calls the check"
     print(
         f"rank {rank}: {options.steps} steps in {elapsed:.1f} s; in the check "
         f"{100 * _spent['clock'] / elapsed:.2f} % of wall-clock time, "
-        f"{100 * _spent['thread'] / process:.2f} % of CPU time"
+        f"{100 * _spent['thread'] / cpu:.2f} % of CPU time"
     )
 
 

@@ -1,8 +1,8 @@
 """Code that all workload scripts share: options, rank, and clock.
 
 Each rank uses its own clock, and the timed part contains no barrier or communication of this
-module. Before it, the processes of a run meet through files, so that they run at the same time even
-if nothing else connects them, and agree on the number of steps that fills `--seconds`.
+module. Before that part, the processes of a run meet through files, so that they run at the same
+time even if nothing else connects them, and agree on the number of steps that fills `--seconds`.
 
 With `--turns`, several runs are alive at the same time and take turns of that many seconds, between
 steps, so that a slowdown of the machine affects all of them. benchmarks/processes.py gives turns.
@@ -104,7 +104,7 @@ def meet(options: Options, step_seconds: float) -> int:
 
 
 class Lockstep:
-    """With `--lockstep`, keeps any process from starting a step before all have finished the last.
+    """With `--lockstep`, no process starts a step before all have finished the previous one.
 
     Ranks that average in every step must wait for one another in this way, however cheap the
     average is. Each process counts its steps in a shared page and spins on the other counters.

@@ -1,4 +1,4 @@
-"""Trains for some seconds and writes how long the end took; otherwise an ordinary script.
+"""Trains for some seconds and writes the duration of the end; otherwise an ordinary script.
 
 The end is the time from the end of the last epoch, or the last step, to the line after `fit`, or
 after the loop.

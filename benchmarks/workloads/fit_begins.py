@@ -1,4 +1,4 @@
-"""Times what fit does before its first batch: medians of five calls, wall clock and thread CPU.
+"""Times the work of fit before its first batch: medians of five calls, wall clock and thread CPU.
 
     mpirun -np 2 --bind-to core python -m benchmarks.workloads.fit_begins MODEL
 

@@ -19,7 +19,7 @@ class Stopwatch(keras.callbacks.Callback):
         super().__init__()
         self._turns = turns
         self._lockstep = lockstep
-        self.turn = 0  # batches per turn; 0: no turns
+        self.batches_per_turn = 0  # 0: no turns
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         self.times: list[float] = []
@@ -29,7 +29,7 @@ class Stopwatch(keras.callbacks.Callback):
         self._lockstep.step_ended()
         now = time.perf_counter()
         self.times.append(now - self._begin)
-        if self.turn and len(self.times) % self.turn == 0:
+        if self.batches_per_turn and len(self.times) % self.batches_per_turn == 0:
             self._turns.pass_on()
             now = time.perf_counter()
         self._begin = now
@@ -69,12 +69,12 @@ def main() -> None:
 
     turns.wait()
     probe = fit(clock.WARM_UP + clock.PROBE)[-clock.PROBE :]
-    stopwatch.turn = clock.SETTLE + clock.meet(options, sum(probe) / len(probe))
+    per_turn = clock.SETTLE + clock.meet(options, sum(probe) / len(probe))
+    stopwatch.batches_per_turn = per_turn
     turns.pass_on()
-    times = fit(turns.count * stopwatch.turn)
+    times = fit(turns.count * per_turn)
     timed = [
-        times[begin + clock.SETTLE : begin + stopwatch.turn]
-        for begin in range(0, len(times), stopwatch.turn)
+        times[begin + clock.SETTLE : begin + per_turn] for begin in range(0, len(times), per_turn)
     ]
     clock.report(options, timed, clock.digest(model.trainable_variables[-1].numpy()))
 

@@ -18,8 +18,8 @@ BATCHES = 16  # number of different batches that a loop cycles through
 
 @dataclass(frozen=True)
 class Parameter:
-    """A trained float32 variable; normally distributed with this standard deviation, 0 for
-    zeros."""
+    """A trained float32 variable. Its initial values are normally distributed with this standard
+    deviation; 0: zeros."""
 
     name: str
     shape: tuple[int, ...]

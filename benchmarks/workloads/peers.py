@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Nothing:
-    """No changes."""
+    """No changes to the script."""
 
     def v1_optimizer(self, optimizer: Any) -> Any:
         return optimizer
@@ -38,6 +38,7 @@ class Nothing:
         return step(*arguments)
 
     def local(self, variable: Any) -> Any:
+        """This process's copy of the variable."""
         return variable
 
     def checkpoint_path(self, path: Path, rank: int) -> Path | None:
@@ -54,7 +55,7 @@ class MultiWorkerMirrored(Nothing):
         self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
     def v1_optimizer(self, optimizer: Any) -> Any:
-        raise NotImplementedError("MultiWorkerMirroredStrategy has no Session loop")
+        raise NotImplementedError("MultiWorkerMirroredStrategy does not support Session loops")
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return self.strategy.scope()

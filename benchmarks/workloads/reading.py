@@ -42,7 +42,7 @@ def paths(folder: Path) -> Any:
 
 
 def augmented(folder: Path) -> Any:
-    """Even in one process, samples draw their random changes in no fixed order."""
+    """Even in one process, the order in which samples draw random numbers is not fixed."""
 
     def change(image: Any, label: Any) -> Any:
         return tf.image.random_brightness(tf.image.random_flip_left_right(image), 0.1), label
@@ -82,9 +82,9 @@ class Decoded(keras.utils.PyDataset):
 
     def __getitem__(self, index: int) -> Any:
         # Every len(self)th image, so that a batch has images of all classes.
-        mine = self.paths[index :: len(self)]
-        images = [decode(tf.io.read_file(path)).numpy() for path in mine]
-        return np.stack(images), np.array([int(Path(path).parent.name) for path in mine])
+        chosen = self.paths[index :: len(self)]
+        images = [decode(tf.io.read_file(path)).numpy() for path in chosen]
+        return np.stack(images), np.array([int(Path(path).parent.name) for path in chosen])
 
 
 PIPELINES: dict[str, Callable[[Path], Any]] = {

@@ -1,6 +1,6 @@
 """Trains in small steps for a given time, and records the process's memory, threads and files.
 
-Otherwise an ordinary script. Writes one line of JSON each `--every` seconds.
+Otherwise an ordinary script. Writes one line of JSON every `--every` seconds.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ BATCH = 16
 ROWS = 512  # rows of the embedding
 
 
-_NAMES = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+_MALLINFO2_FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
 
-class _Allocated(ctypes.Structure):
+class _Mallinfo2(ctypes.Structure):
     """glibc's struct mallinfo2."""
 
-    _fields_ = [(name, ctypes.c_size_t) for name in _NAMES.split()]
+    _fields_ = [(name, ctypes.c_size_t) for name in _MALLINFO2_FIELDS.split()]
 
 
 def heap() -> int:
     """Bytes that malloc has allocated and that have not been freed."""
     mallinfo2 = ctypes.CDLL(None).mallinfo2
-    mallinfo2.restype = _Allocated
+    mallinfo2.restype = _Mallinfo2
     found = mallinfo2()
     return int(found.uordblks + found.hblkhd)
 

@@ -31,7 +31,7 @@ def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_bootstrap() -> None:
-    """Imports the modules that averaging loads first, before their package exists."""
+    """Imports the first modules of averaging, before their package exists, and wraps functions."""
     spec = importlib.util.find_spec("tensorflow")
     assert spec is not None
     stub = types.ModuleType("tensorflow")
@@ -43,10 +43,10 @@ def watch_bootstrap() -> None:
     del sys.modules["tensorflow"]
     bootstrap.load = timed("averaging: load", bootstrap.load)
     bootstrap.verify = timed("averaging: hooks", bootstrap.verify)
-    loaded = c_api.load
+    load_libraries = c_api.load
 
     def load() -> Any:
-        library = timed("averaging: libraries", loaded)()
+        library = timed("averaging: libraries", load_libraries)()
         if not hasattr(library.tfmpi_start, "timed"):
             start = library.tfmpi_start
             start.timed = True

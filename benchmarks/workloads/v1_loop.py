@@ -28,10 +28,10 @@ def main() -> None:
     v1.disable_eager_execution()
     x, y = workload.data(options.rank, BATCHES * workload.batch, options.rows)
 
-    images = v1.placeholder(x.dtype, [None, *x.shape[1:]])
+    inputs = v1.placeholder(x.dtype, [None, *x.shape[1:]])
     labels = v1.placeholder(tf.int32, [None])
     variables = [variable(parameter) for parameter in workload.parameters(options.rows)]
-    logits = workload.forward(variables, images)
+    logits = workload.forward(variables, inputs)
     loss = tf.reduce_mean(
         tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     )
@@ -54,7 +54,7 @@ def main() -> None:
         def step(index: int) -> None:
             begin = index % BATCHES * workload.batch
             batch = slice(begin, begin + workload.batch)
-            session.run([train, loss], {images: x[batch], labels: y[batch]})
+            session.run([train, loss], {inputs: x[batch], labels: y[batch]})
 
         times = clock.timed_loop(options, step)
         clock.report(options, times, clock.digest(session.run(variables[-1])))
