@@ -14,7 +14,7 @@ import pool
 from installed import distribution
 from launch import LaunchResult
 
-# Some test modules import TensorFlow: see imports/sitecustomize.py.
+# Until all test modules are imported, because some import TensorFlow: see imports/sitecustomize.py.
 gc.disable()
 
 
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def pools_end() -> Iterator[None]:
-    """Ends the pools; raises, in the last test, if they do not end normally."""
+    """Ends the pools; the last test gets an error if they do not end normally."""
     yield
     pool.end()
 
@@ -66,7 +66,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return OnePool(config, log)
 
 
-# First, so that none of these starts last and keeps one worker busy alone (--no-loadscope-reorder).
+# These files run first (--no-loadscope-reorder), so that no worker is left with one at the end.
 LONGEST = (
     "test_keras_fit.py",
     "test_files.py",
@@ -82,7 +82,7 @@ LONGEST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
-        if item.path.parent.name == "mpi":  # Bazel builds its program once the C++ tests are done
+        if item.path.parent.name == "mpi":  # last: Bazel builds its program after the C++ tests
             return len(LONGEST) + 1
         return LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST)
 

@@ -1,4 +1,4 @@
-"""TF_MPI_EXTRAS in tests: a test that checks an extra's effect declares that it needs it.
+"""Loads modules of this tree without TensorFlow; marks tests that need an extra (`needs`).
 
 Ranks inherit the environment of the tests, so `TF_MPI_EXTRAS=none pytest tests/tf` runs the
 equality tests without extras.
@@ -25,23 +25,23 @@ def load_config() -> ModuleType:
 def load(name: str) -> ModuleType:
     """A module of this tree's tensorflow.mpi, imported without TensorFlow.
 
-    When it runs, its `tf` has the attributes of the module that is then imported as tensorflow.
+    Its `tf` is a stub, which takes attributes from the real tensorflow when they are used.
     """
-    # The builder writes the last one.
+    # The builder writes _build_info.py.
     names = ("tensorflow", "tensorflow.mpi", "tensorflow.mpi._build_info")
     loaded = {one: sys.modules.pop(one) for one in list(sys.modules) if one.startswith(names[0])}
     for one in names:
         sys.modules[one] = ModuleType(one)
     vars(sys.modules[names[1]]).update(__path__=[str(PYTHON)], _build_info=sys.modules[names[2]])
-    empty = sys.modules[names[0]]
+    stub = sys.modules[names[0]]
 
     def attribute_when_used(attribute: str) -> object:
         module = importlib.import_module(names[0])
-        if module is empty:
+        if module is stub:
             raise AttributeError(attribute)
         return getattr(module, attribute)
 
-    vars(empty)["__getattr__"] = attribute_when_used
+    vars(stub)["__getattr__"] = attribute_when_used
     try:
         return importlib.import_module(name)
     finally:
@@ -56,7 +56,7 @@ def is_on(name: str) -> bool:
 
 
 def needs(*names: str) -> pytest.MarkDecorator:
-    """Skips a test if the environment switches off one of these extras."""
+    """A mark that skips a test if the environment switches off one of these extras."""
     missing = [name for name in names if not is_on(name)]
     asked = os.environ.get("TF_MPI_EXTRAS", "all")
     return pytest.mark.skipif(

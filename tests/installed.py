@@ -10,7 +10,7 @@ from wheelbuilder.layout import CPU, DISTRIBUTION, FLAVOURS, Flavour
 
 
 def distribution() -> importlib.metadata.Distribution | None:
-    """The distribution that owns the folder tensorflow: ours or an official one."""
+    """The distribution that owns the folder tensorflow, ours or an official one, or None."""
     for name in (DISTRIBUTION, *(one.official for one in FLAVOURS)):
         for found in importlib.metadata.distributions(name=name):
             return found
@@ -18,6 +18,7 @@ def distribution() -> importlib.metadata.Distribution | None:
 
 
 def flavour() -> Flavour:
+    """Our wheel's flavour; CPU if another TensorFlow, or none, is installed."""
     found = distribution()
     version = found.version if found else ""
     return next((one for one in FLAVOURS if version.endswith(f"+{one.release}")), CPU)
@@ -40,7 +41,7 @@ def is_before(minor: str) -> bool:
 
 
 def needs_tensorflow(minor: str, what: str) -> pytest.MarkDecorator:
-    """Skips a test of a feature that TensorFlow has from `minor` on, as in docs/versions.md."""
+    """A mark that skips a test of a feature that older ones lack, as in docs/versions.md."""
     here = tensorflow_version()
     reason = f"{what}: needs TensorFlow {minor} or newer, found {here}"
     return pytest.mark.skipif(is_before(minor), reason=reason)

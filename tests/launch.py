@@ -38,13 +38,14 @@ ENDED = "(had ended)"  # instead of a rank's stacks
 SHARED = Path(__file__).resolve().parent / "tf"  # contains common.py, which scripts import
 IMPORTS = Path(__file__).resolve().parent / "imports"  # contains sitecustomize.py, for --pool
 TAIL = 4000  # characters of each stream shown in a message
+# Prefixes of the variables by which a launcher makes a process a rank; removed for np=0.
 LAUNCHER_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_")
 
 # A shell's background jobs ignore SIGINT, and so would ranks and scripts that interrupt themselves.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Runs in each rank, then execs the script under the same process ID. Disables core files.
+# Runs in each rank, and execs the script under the same process ID. Disables core files.
 RANK_WRAPPER = """
 rank=${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${PMI_RANK:-${SLURM_PROCID:-0}}}}
 dir=$1; shift
@@ -119,12 +120,14 @@ class LaunchResult:
     stdout: list[str]
     stderr: list[str]
     launcher: str
-    wall: float
+    wall: float  # seconds
     ended: float = 0.0  # time.time() when the launcher ended
 
     def since(self, rank: int) -> float:
-        """Seconds from that rank's line "AT", with its time.time(), to the end; also prints
-        them."""
+        """The seconds, also printed, from the fault to the end of the job.
+
+        `rank` must have printed "AT " and time.time() at the fault.
+        """
         seconds = self.ended - float(self.stdout[rank].split("AT ")[1].split()[0])
         print(f"{seconds:.1f} s from the fault to the end of the job")
         return seconds
@@ -222,7 +225,10 @@ def begin(
     mpirun_args: Sequence[str] = (),
     cwd: str | Path | None = None,
 ) -> tuple[subprocess.Popen[bytes], list[str]]:
-    """Starts `words` on `np` ranks that write to `directory`: (launcher, its command line)."""
+    """Starts `words` on `np` ranks, whose output goes to `directory`.
+
+    Returns the launcher and its command line.
+    """
     command = ["sh", "-c", RANK_WRAPPER, "rank", str(directory), *words]
     if launcher:
         command = [*launcher, *command]
@@ -254,7 +260,7 @@ def _guarded(result: LaunchResult, given: Sequence[str]) -> LaunchResult:
 
 
 def _source(words: Sequence[str]) -> list[str]:
-    """The lines of the scripts among `words`, without docstrings and comments."""
+    """The lines of the scripts among `words`, without their first docstrings and comments."""
     files = [Path(word) for word in words if word.endswith(".py") and Path(word).is_file()]
     texts = [re.sub(r'^""".*?"""', "", file.read_text(), flags=re.DOTALL) for file in files]
     lines = [line.strip() for text in texts for line in text.splitlines()]
@@ -268,7 +274,7 @@ def _command(script: str | Path | Sequence[str | Path]) -> list[str]:
 
 
 def _environment(
-    extra: Mapping[str, str | None] | None, marker: str, np: int, directory: Path
+    changes: Mapping[str, str | None] | None, marker: str, np: int, directory: Path
 ) -> dict[str, str]:
     environment = dict(os.environ)
     if np == 0:
@@ -287,7 +293,7 @@ def _environment(
     environment["PYTHONFAULTHANDLER"] = "1"
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     environment[MARKER] = marker
-    for name, value in (extra or {}).items():
+    for name, value in (changes or {}).items():
         if value is None:
             environment.pop(name, None)
         else:
@@ -297,7 +303,7 @@ def _environment(
 
 @functools.lru_cache(maxsize=1)
 def _mpirun() -> list[str]:
-    """The mpirun beside this Python, else on PATH."""
+    """The mpirun beside this Python, else that on PATH."""
     beside = Path(sys.executable).parent / "mpirun"
     path = str(beside) if beside.exists() else shutil.which("mpirun")
     if path is None:
@@ -320,6 +326,7 @@ def _read(path: Path) -> str:
 
 
 def collect(directory: Path, ranks: int, returncode: int, wall: float) -> LaunchResult:
+    """The result of a run, with the output that it has written to `directory`."""
     return LaunchResult(
         returncode=returncode,
         stdout=[_read(directory / f"{rank}.out") for rank in range(ranks)],
@@ -356,7 +363,7 @@ def collect_stacks(directory: Path, ranks: int, process: subprocess.Popen[bytes]
     blind = [rank for rank in alive if "Thread" not in texts[rank]]
     if not blind:
         return texts
-    # Otherwise mpirun kills the other ranks when the first aborts.
+    # Stops mpirun, which would kill the other ranks when the first aborts.
     os.kill(process.pid, signal.SIGSTOP)
     before = {rank: len(_read(directory / f"{rank}.err")) for rank in blind}
     for rank in blind:

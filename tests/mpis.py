@@ -1,7 +1,7 @@
-"""MPIs of all three ABIs from PyPI, each in its own folder, like a cluster's modules.
+"""MPIs of all ABIs: from PyPI, each in its own folder like a cluster's modules, and Debian's.
 
-with_mpi = mpis.fetch("mpich 5.0.2")
-launch("script.py", 2, launcher=with_mpi.launcher(2), env=with_mpi.environment())
+mpi = mpis.fetch("MPICH 5.0.2")
+launch("script.py", 2, launcher=mpi.launcher(2), env=mpi.environment())
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ class Mpi:
     folder: Path
     program: str
     options: tuple[str, ...] = ()
-    # Folders of other libraries that it needs.
-    needs: tuple[Path, ...] = ()
+    needs: tuple[Path, ...] = ()  # folders of other libraries
 
     def launcher(self, np: int) -> list[str]:
         return [str(self.folder / "bin" / self.program), *self.options, "-n", str(np)]
 
     def environment(self) -> dict[str, str | None]:
-        """The variables that `module load` would set; Debian's MPIs need none."""
+        """Changes to the environment, as by `module load`; None removes a variable."""
         if self.folder == SYSTEM:
             return {"LD_LIBRARY_PATH": None}
         folders = [self.folder / "lib", *self.needs]
@@ -113,7 +112,7 @@ def _download(requirement: str, into: Path) -> None:
 
 
 def _unpack(wheel: Path, into: Path) -> None:
-    """Unpacks the files for an environment's own folders: bin, lib and so on."""
+    """Unpacks the files that pip would put into an environment's bin, lib and so on."""
     with zipfile.ZipFile(wheel) as archive:
         for info in archive.infolist():
             head, found, rest = info.filename.partition(".data/data/")

@@ -7,8 +7,8 @@
 A mutation replaces a line of the product in a copy of it (.cache/mutations: the environment as hard
 links; for C++ the sources, built there), so the checkout and the environment do not change. Then
 the tests that should break run as in `./install.sh --test`. The mutation is caught if some fail,
-and missed if all pass. A mutation whose line no longer exists is an error: rewrite it for the new
-code.
+and missed if all pass. If a mutation's line no longer exists, that is an error: rewrite the
+mutation for the new code.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "open",
-        "a dataset without a defined order keeps none",
+        "a dataset's undefined order stays undefined",
         "        return op(**{**arguments, **instead})\n",
         "        return op(**arguments)\n",
         ("test_one_order.py::test_an_undefined_order_is_the_same_on_all_ranks",),
@@ -248,7 +248,8 @@ _TABLE = "TABLE = tuple(row for rows in _PARTS.values() for row in rows)\n"
 
 
 def rows() -> dict[str, Mutation]:
-    """For each row of the table that wraps something: without it, the test that it names fails."""
+    """A mutation for each row of the table that wraps something: it removes the row, and the test
+    that the row names must fail."""
     table = load("tensorflow.mpi._src.replaced.table")
     return {
         name: Mutation(
@@ -277,7 +278,7 @@ def run(command: list[str], log: Path, cwd: Path = ROOT) -> int:
 
 
 def copy_environment() -> None:
-    """Makes hard links; a file to be changed is removed and written again."""
+    """Makes hard links, so a file must be removed before it is changed."""
     shutil.rmtree(VENV, ignore_errors=True)
     PLACE.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cp", "-al", sys.prefix, VENV], check=True)
@@ -292,7 +293,7 @@ def copy_tree() -> None:
 
 
 def bazel_command() -> list[str]:
-    """Uses Bazel's cache of the checkout, whose next build recompiles the mutated file."""
+    """Bazel with the cache of the checkout, whose next build recompiles the mutated file."""
     asked = ["bazel", "--batch", "info", "output_base"]
     base = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return ["bazel", "--batch", f"--output_base={base.strip()}"]
@@ -321,7 +322,10 @@ def gtest_failures(text: str) -> list[str]:
 
 
 def caught(mutation: Mutation) -> bool:
-    """Applies the mutation to fresh copies, runs its tests, and returns whether one failed."""
+    """Applies the mutation to fresh copies, runs its tests, and returns whether one failed.
+
+    Also returns True if the mutation cannot run here.
+    """
     begin = time.monotonic()
     if mutation.standin and not importlib.metadata.version("tensorflow").endswith("cuda"):
         print(f"{mutation.name}: not run, because it needs the GPU wheel: ./install.sh --gpu")
@@ -336,7 +340,8 @@ def caught(mutation: Mutation) -> bool:
     found = list(places(mutation, root))
     if len(found) != 1 or found[0].read_text().count(mutation.old) != 1:
         raise SystemExit(
-            f"{mutation.name}: expected its line in exactly one place, found {found}: rewrite it"
+            f"{mutation.name}: expected its line in exactly one place, found {found}: rewrite the "
+            "mutation in tests/mutations.py"
         )
     text = found[0].read_text().replace(mutation.old, mutation.new)
     found[0].unlink()
@@ -347,11 +352,11 @@ def caught(mutation: Mutation) -> bool:
         code = run([*bazel_command(), "test", "--test_output=all", *targets], log, TREE)
         failed = gtest_failures(log.read_text())
         verdict = "caught" if code == 3 and failed else "MISSED" if code == 0 else f"bazel: {code}"
-        return told(mutation, verdict, failed, begin)
+        return report(mutation, verdict, failed, begin)
     if mutation.cpp:
         build_library()
     if mutation.standin:
-        return told(mutation, *on_standin(mutation, log), begin)
+        return report(mutation, *on_standin(mutation, log), begin)
     tests = []
     for name in mutation.tests:
         file, _, test = name.partition("::")
@@ -362,7 +367,7 @@ def caught(mutation: Mutation) -> bool:
     code = run([*pytest, *together, *tests], log)
     failed = failures(log.read_text())
     verdict = "caught" if code == 1 and failed else "MISSED" if code == 0 else f"pytest: {code}"
-    return told(mutation, verdict, failed, begin)
+    return report(mutation, verdict, failed, begin)
 
 
 def on_standin(mutation: Mutation, log: Path) -> tuple[str, list[str]]:
@@ -380,7 +385,7 @@ def on_standin(mutation: Mutation, log: Path) -> tuple[str, list[str]]:
     return "caught" if failed == list(mutation.standin) else "MISSED", failed
 
 
-def told(mutation: Mutation, verdict: str, failed: list[str], begin: float) -> bool:
+def report(mutation: Mutation, verdict: str, failed: list[str], begin: float) -> bool:
     print(f"{mutation.name}: {mutation.what}: {verdict}, {time.monotonic() - begin:.0f} s")
     for name in failed[:5]:
         print(f"    {name}")

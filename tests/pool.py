@@ -4,9 +4,9 @@ With pytest's option --pool, as in the quick tier, scripts of `launch(..., poole
 Without it, as in the full tier, each script gets its own ranks, which shows whether it passes only
 after another one. There is a job of 2 ranks, whose processes run every script (worker.py), and a
 plain process that forks for each script, so that nothing is left over. A rank cannot be forked, so
-a script in the job sees what earlier ones left in the process, such as names in use and a completed
-initial broadcast. Tests of these are not pooled. A script that fails or hangs ends its job, and the
-next script starts a new one.
+a script in the job sees the traces of earlier ones in the process, such as names in use and a
+completed initial broadcast; scripts that test these are not pooled. A script that fails or hangs
+ends its job, and the next script starts a new one.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from launch import LaunchError, LaunchResult
 
 WORKER = Path(__file__).with_name("worker.py")
 START_SECONDS = 300.0
-LEFT_SECONDS = 5.0  # for the other ranks, after one has failed
+GRACE_SECONDS = 5.0  # for the other ranks, after one has failed
 END_SECONDS = 60.0
-LIVE = (0, 2)  # numbers of ranks that are kept; others are started for each script
 
 
 class _Job:
@@ -78,7 +77,7 @@ class _Job:
             result = launch.collect(folder, len(self._ranks), -signal.SIGKILL, wall)
             shutil.rmtree(self._directory, ignore_errors=True)
             raise launch.timed_out([str(script), *args], timeout, stacks, result)
-        lives = not failed or self._np == 0  # a fork's end does not affect its parent
+        lives = not failed or self._np == 0  # a fork's failure does not affect its parent
         if not lives:
             self.kill()
         result = launch.collect(folder, len(self._ranks), failed[0] if failed else 0, wall)
@@ -96,7 +95,7 @@ class _Job:
                 # No answer: the process is gone.
                 codes[rank] = int(answer) if answer else -signal.SIGKILL
                 if codes[rank] and self._np:
-                    deadline = min(deadline, time.monotonic() + LEFT_SECONDS)
+                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
         return codes
 
     def end(self) -> None:
@@ -117,6 +116,7 @@ class _Job:
         launch.kill(self._process, self._marker)
 
     def _broken(self, what: str) -> LaunchError:
+        """Kills the job; returns the error for the caller to raise."""
         self.kill()
         result = launch.collect(self._directory, max(self._np, 1), -1, 0)
         shutil.rmtree(self._directory, ignore_errors=True)

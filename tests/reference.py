@@ -5,7 +5,7 @@
 Averaging is off in a plain process, so its results depend only on the script, on the Python files
 of the environment's TensorFlow and on the processor, not on our library. The results under
 .cache/references are reused while all of these are the same, to the byte. `rm -r
-.cache/references`, or ./install.sh --test-all, makes everything be computed again.
+.cache/references`, or ./install.sh --test-all, deletes them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from launch import SHARED, launch
 from wheelbuilder.files import only_one
 
 KEPT = Path(__file__).resolve().parents[1] / ".cache" / "references"
-ENVIRONMENTS = 4  # keep a script's results for this many
+ENVIRONMENTS = 4  # for the last of which a script's results are kept
 # Results also depend on these variables; no test sets them.
 VARIABLES = ("TF_", "KERAS_", "OMP_", "XLA_")
 
@@ -75,7 +75,7 @@ def _modules(script: Path) -> Iterator[Path]:
 
 @functools.cache
 def _environment() -> list[str]:
-    """What affects a plain process's results: processor, versions, TensorFlow's Python files."""
+    """All that affects a plain process's results: processor, versions, TensorFlow's files."""
     cpu = [
         line
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -89,7 +89,9 @@ def _environment() -> list[str]:
     assert distribution is not None
     files = hashlib.sha256()
     ours = Path(str(distribution.locate_file("tensorflow/mpi")))
-    for path in sorted(ours.rglob("*.py")):  # a developer's may be newer than the wheel's
+    for path in sorted(
+        ours.rglob("*.py")
+    ):  # a developer may have copied newer ones than the wheel's
         files.update(str(path.relative_to(ours)).encode() + path.read_bytes())
     for file in sorted(map(str, distribution.files or ())):
         path = Path(str(distribution.locate_file(file)))

@@ -157,7 +157,7 @@ def test_the_image_is_built_from_files_of_the_tree():
     assert {word for word, _ in found} <= {
         *("FROM", "RUN", "COPY", "ARG", "ENV", "USER", "WORKDIR"),
     }
-    # Debian's release, whose Python the comment names.
+    # The release of Debian whose Python the Dockerfile's comment names.
     assert {rest.split()[0] for word, rest in found if word == "FROM"} == {"debian:bookworm-slim"}
     commands = [rest for word, rest in found if word == "RUN"]
     for command in commands:

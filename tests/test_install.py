@@ -125,7 +125,7 @@ def test_a_wheel_for_another_python_is_refused(tmp_path, venv):
     )
 
 
-def hold(venv: Path, name: str, version: str) -> Path:
+def install_distribution(venv: Path, name: str, version: str) -> Path:
     """Installs a distribution that owns the folder tensorflow; returns site-packages."""
     site = next((venv / "lib").glob("python3*/site-packages"))
     info = site / f"{name.replace('-', '_')}-{version}.dist-info"
@@ -142,7 +142,7 @@ def hold(venv: Path, name: str, version: str) -> Path:
 
 @pytest.mark.parametrize("other", ["tensorflow-cpu", "tf-nightly"])
 def test_an_environment_with_another_distribution_is_left_alone(tmp_path, venv, other):
-    site = hold(venv, other, "2.21.0")
+    site = install_distribution(venv, other, "2.21.0")
     run = install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path))
     assert run.returncode != 0 and f"'{other}', and this wheel would overwrite" in run.stderr
     assert "theirs" in (site / "tensorflow" / "__init__.py").read_text()
@@ -154,7 +154,7 @@ def test_an_environment_with_another_distribution_is_left_alone(tmp_path, venv, 
 def test_stock_tensorflow_and_our_wheel_under_its_old_name_are_replaced(
     tmp_path, venv, name, version
 ):
-    site = hold(venv, name, version)
+    site = install_distribution(venv, name, version)
     run = install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path, "MARK = 5"))
     assert run.returncode == 0 and imported(venv) == "5", run.stdout + run.stderr
     assert [path.name for path in site.glob("tensorflow*.dist-info")] == [
@@ -182,7 +182,9 @@ def test_a_gpu_brings_cuda_libraries_or_a_line_about_the_cpu_wheel(tmp_path, ven
     options = ["--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path, "MARK = 4", label=GPU)]
     run = install(*options, "--without-cuda")
     assert run.returncode == 0 and imported(venv) == "4"
-    run = install(*options[:-1], stand_in(tmp_path, tag="cp39"))  # which ends soon
+    run = install(
+        *options[:-1], stand_in(tmp_path, tag="cp39")
+    )  # refused, but later than this line
     assert "Found a GPU, but using the CPU wheel" in run.stdout
 
 
@@ -297,7 +299,9 @@ def tree_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(root / "build" / "install", tree / "build" / "install")
     (tree / "build" / "requirements.txt").write_text("")
     program(tree / ".cache" / "builder" / "bin" / "python", '[ "$1" = -c ] || exec ./builder')
-    stamp = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855  -"  # of no text
+    stamp = (
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855  -"  # of an empty text
+    )
     (tree / ".cache" / "builder" / "stamp").write_text(stamp)
     for name, line in (("g++", ""), ("patch", ""), ("bazel", ""), ("dpkg-query", "exit 1")):
         program(tmp_path / "bin" / name, line)

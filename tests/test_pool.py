@@ -1,4 +1,4 @@
-"""Persistent ranks: a script sees nothing of earlier ones, and a broken job is replaced."""
+"""Persistent ranks: settings of earlier scripts are undone, and a broken job is replaced."""
 
 from __future__ import annotations
 

@@ -14,18 +14,20 @@ _EXAMPLE = r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```$"
 EXAMPLES = dict(re.findall(_EXAMPLE, PAGE, re.M | re.S))
 
 
-def rows(database: Path, question: str) -> int:
-    (number,) = sqlite3.connect(database).execute(question).fetchone()
+def first_number(database: Path, query: str) -> int:
+    (number,) = sqlite3.connect(database).execute(query).fetchone()
     return int(number)
 
 
-# What a run of each example leaves, and how often it should be there.
+# How often a run of each example has tracked its items; must be 1.
 TRACKED = {
     "TensorBoard": lambda folder: len(list(folder.glob("board/train/events*"))),
-    "MLflow": lambda folder: rows(folder / "mlflow.db", "select count(*) from runs"),
+    "MLflow": lambda folder: first_number(folder / "mlflow.db", "select count(*) from runs"),
     "Weights & Biases": lambda folder: len(list(folder.glob("wandb/offline-run-*"))),
-    "Optuna in a database": lambda f: rows(f / "study.db", "select count(*) from trials") / 4,
-    "SQLite": lambda folder: rows(folder / "results.db", "select count(*) from losses") / 3,
+    "Optuna in a database": lambda f: (
+        first_number(f / "study.db", "select count(*) from trials") / 4
+    ),
+    "SQLite": lambda folder: first_number(folder / "results.db", "select count(*) from losses") / 3,
 }
 
 

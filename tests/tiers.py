@@ -1,6 +1,6 @@
 """The two tiers of the tests. CONTRIBUTING.md says what is in which, and why.
 
-A test without a mark is in the quick tier (`./install.sh --test`, aimed at 10 minutes on 2 cores)
+A test without a mark is in the quick tier (`./install.sh --test`, about 15 minutes on 2 cores)
 and in the full one (`--test-all`). `pytest.mark.full` puts a test, or a file, into the full tier
 only; `full(...)` does so for single parameters of a test:
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parent
-CHOICE = "TF_USE_LEGACY_KERAS"  # TensorFlow reads it when a script first uses tf.keras
+LEGACY_KERAS = "TF_USE_LEGACY_KERAS"  # TensorFlow reads it when a script first uses tf.keras
 
 
 def main(address: str, kind: str) -> None:
@@ -28,7 +28,7 @@ def main(address: str, kind: str) -> None:
     if kind == "ranks":
         _one_number_of_threads()
     else:
-        gc.freeze()  # collections omit what the import has created; in ranks the product does this
+        gc.freeze()  # collections skip the import's objects; in ranks the product does this
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     connection.sendall(rank.encode())
@@ -78,9 +78,11 @@ def _run(request: dict[str, Any], rank: str) -> int:
     except BaseException:
         traceback.print_exc()
         code = 1
-    if os.environ.get(CHOICE) != state.environ.get(CHOICE):
+    if os.environ.get(LEGACY_KERAS) != state.environ.get(LEGACY_KERAS):
         print(
-            f"{CHOICE} applies to the whole process, which also runs other scripts", file=sys.stderr
+            f"{LEGACY_KERAS} applies to the whole process, which also runs other scripts: do not "
+            "pool this one",
+            file=sys.stderr,
         )
         code = code or 1
     state.restore()
@@ -90,14 +92,14 @@ def _run(request: dict[str, Any], rank: str) -> int:
 
 
 class _State:
-    """Settings that a script may change for the rest of its process."""
+    """The settings of a process that a script may change."""
 
     def __init__(self) -> None:
         import numpy as np
 
         self.environ = dict(os.environ)
         self._folder = os.getcwd()
-        self._words = list(sys.argv), list(sys.path)
+        self._argv_and_path = list(sys.argv), list(sys.path)
         self._random = random.getstate(), np.random.get_state()
         self._flags = _flags()
 
@@ -111,14 +113,14 @@ class _State:
         os.environ.clear()
         os.environ.update(self.environ)
         os.chdir(self._folder)
-        sys.argv, sys.path[:] = self._words
+        sys.argv, sys.path[:] = self._argv_and_path
         random.setstate(self._random[0])
         np.random.set_state(self._random[1])
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None) or ""
             if Path(file).is_relative_to(TESTS) and name not in ("__main__", "common"):
                 del sys.modules[name]
-        _forget(self._flags)
+        _restore_flags(self._flags)
         for package in (keras, sys.modules.get("tf_keras")):
             if package is not None:
                 package.mixed_precision.set_global_policy("float32")
@@ -130,7 +132,7 @@ class _State:
         gc.collect()
 
 
-# Counters of the product for a script, in addition to its flags.
+# Counters that the product keeps for a script; _flags() includes them.
 _COUNTS = ("_eager_steps", "_script_syncs")
 
 
@@ -148,7 +150,7 @@ def _flags() -> list[tuple[Any, str, Any]]:
     ]
 
 
-def _forget(flags: list[tuple[Any, str, Any]]) -> None:
+def _restore_flags(flags: list[tuple[Any, str, Any]]) -> None:
     """Restores `flags`, and lets lines that are printed once be printed again."""
     for module, name, value in flags:
         setattr(module, name, value)

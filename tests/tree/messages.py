@@ -2,8 +2,8 @@
 
     python tests/tree/messages.py
 
-A sentence in the source is printed, raised (or a Status), or part of one that is. Which test says
-it is found by its words: see tests().
+Each text in the source is a line that is printed, an error, or a part of one of these. tests()
+finds the test of a message by its words.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _PREFIX = r"^tensorflow\.mpi rank \S+: "  # of lines
 
 
 def _is_prose(text: str, least: int) -> bool:
-    """Whether it has at least that many words, and is neither a key nor code."""
+    """Whether the text has at least that many words, and is neither a key nor code."""
     words = re.findall(
         r"(?:^|(?<=[ (]))[A-Za-z][a-z']*(?=$|[ ,;:.)/])",
         re.sub(r"\{.*?\}", "-", re.sub(_PREFIX, "", text)),
@@ -84,9 +84,11 @@ def _is_prose(text: str, least: int) -> bool:
 
 # --- Python --------------------------------------------------------------------------------------
 
+# The kind of message by the function that prints it.
 _SAYS = {"say": "Line", "once": "Line, once", "debug": "Line, with TF_MPI_LOG_LEVEL=debug",
          "print": "Printed", "warn": "Warning"}  # fmt: skip
 _MAKES = re.compile(r"append|extend|join|Why|Gate|assert_\w+")  # calls that compose a text
+# Files whose texts are on another generated page, or only for tests.
 _REFERENCE = re.compile(
     r"python/(config/(parameters?|values)\.py|_src/replaced/)|core/transport/local"
 )
@@ -171,7 +173,7 @@ _TOKEN = re.compile(
     re.S | re.M,
 )
 _NO_NAME = {"std", "string", "to_string", "c_str", "static_cast", "message", "int", "Name", "absl"}
-# Ops, names of spans in traces, and what only the compiler says.
+# In statements with ops, with names of spans in traces, or with messages of the compiler.
 _NO_MESSAGE = {"Input", "Output", "Attr", "HostMemory", "REGISTER_OP", "Span", "Complete",
                "static_assert"}  # fmt: skip
 
@@ -294,7 +296,7 @@ def _spoken() -> dict[str, list[str]]:
 
 
 def _filled_in(message: Message) -> str:
-    """The test with a string that is the whole message, with something for each placeholder."""
+    """The test with a string that contains the whole message, with its placeholders filled in."""
     literals = re.split(r"\{.*?\}", message.text)
     letters = sum(char.isalpha() for char in "".join(literals))
     if len(literals) == 1 or letters < _MIN_LETTERS:

@@ -18,6 +18,7 @@ PAGES = sorted(
     for page in ROOT.rglob("*.md")
     if not any(part[0] == "." or part == "results" for part in page.relative_to(ROOT).parts)
 )
+# Former parameters that the changelog and measurements may name.
 GONE = {"TF_MPI_DENSE_UPDATE", "TF_MPI_MEMORY", "TF_MPI_SPARSE_UPDATE", "TF_MPI_STORES"}
 _PATH = re.compile(r"(?:[\w.+-]+/)+[\w.+-]*")
 # Created by building, running or installing.
@@ -61,12 +62,12 @@ def test_the_documented_fusion_threshold_is_the_engines() -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, "INSTALL.txt"])
 def test_lines_are_under_100_characters(page: str) -> None:
-    """Except for table rows, which cannot be broken."""
-    figures = page.startswith("docs/measurements/")
+    """Except for rows of the tables in measurements, which cannot be broken."""
+    is_measurement = page.startswith("docs/measurements/")
     long = [
         f"{page}:{number}"
         for number, line in enumerate(_text(page).splitlines(), 1)
-        if len(line) >= 100 and not (figures and line.startswith("|"))
+        if len(line) >= 100 and not (is_measurement and line.startswith("|"))
     ]
     assert not long
 
@@ -105,13 +106,15 @@ def test_quoted_paths_exist_in_the_tree(page: str) -> None:
 def test_quoted_variables_are_parameters(page: str) -> None:
     known = re.findall(r"^### `(\w+)`$", _text("docs/parameters.md"), re.M)
     named = set(re.findall(r"\bTF_MPI_[A-Z_]+[A-Z]\b", _text(page)))
-    told = page in ("CHANGELOG.md", "docs/parameters.md") or page.startswith("docs/measurements/")
-    gone = {*GONE, *load_config().OLD_NAMES} if told else set()
+    is_history = page in ("CHANGELOG.md", "docs/parameters.md") or page.startswith(
+        "docs/measurements/"
+    )
+    gone = {*GONE, *load_config().OLD_NAMES} if is_history else set()
     assert named <= set(known) | gone
 
 
 def _glossary() -> set[str]:
-    """The terms that it explains, and the names in the explanations."""
+    """The terms that the glossary explains, and the names in its explanations."""
     text = _text("docs/glossary.md")
     terms = {" ".join(term.split()) for term in re.findall(r"\*\*([^*]+)\*\*", text)}
     return terms | set(_quoted("docs/glossary.md"))

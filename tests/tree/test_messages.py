@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tree import messages
 
-HOW = "write it anew: python tests/tree/messages.py"
+HOW = "write it again: python tests/tree/messages.py"
 # How many messages of a file no test looks for. It must not grow: a new message needs a test.
 UNTESTED: dict[str, int] = {
     "core/engine/recovery.cc": 1,
@@ -16,7 +16,7 @@ UNTESTED: dict[str, int] = {
 
 
 def untested() -> list[messages.Message]:
-    """Without those that report a bug of ours."""
+    """The messages without a test, except for internal errors."""
     found = messages.tests()
     return [m for m, test in found.items() if not test and m.subject != messages.INTERNAL]
 

@@ -1,6 +1,6 @@
 """The mutations still match the code: each changes exactly one place.
 
-`tests/mutations.py` and the full tier of `tests/core` show that tests find them.
+`tests/mutations.py` and the full tier of `tests/core` check that the tests notice them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rooms of the C++ have one order: a folder includes only from those below it."""
+"""The rooms of the C++ code have one order: a file includes only files of rooms below its own."""
 
 from __future__ import annotations
 

@@ -86,18 +86,19 @@ struct Engine {
     assert sorted({int(number) for number in found}) == broken, result.stdout[-4000:]
 
 
-# What may read frames or code objects, or decide by the name or module of a class.
+# The files that may read frames or code objects (FRAMES), or decide by the name or module of a
+# class (CLASSES), and for which purpose.
 FRAMES = {
-    "compat_v1/sessions.py": "a graph is told by the line that made its session: decision 004",
+    "compat_v1/sessions.py": "identifies a graph by the line that made its session: decision 004",
     "keras/adapters.py": "functions of two ranks are compared by their code",
     "lifecycle/ends.py": "whether an exception that nobody caught ends the main module",
-    "presence/reasons.py": "for people: in which line of the script a rank is",
-    "random/entropy.py": "a draw is told by its place in the script: decision 037",
-    "random/ops.py": "... of which it asks entropy.py",
+    "presence/reasons.py": "a message names the line of the script in which a rank is",
+    "random/entropy.py": "identifies a draw by its place in the script: decision 037",
+    "random/ops.py": "asks entropy.py for that place",
 }
 CLASSES = {
-    "compat_v1/gradients.py": "optimizers of TensorFlow's own",
-    "compat_v1/subclasses.py": "... and those of the script",
+    "compat_v1/gradients.py": "TensorFlow's own optimizers",
+    "compat_v1/subclasses.py": "... and the script's",
     "data/transformations.py": "TensorFlow's datasets",
     "keras/adapters.py": "Keras's classes",
     "random/host.py": "draws of Python's library, by the module that asks: decision 037",
@@ -131,7 +132,7 @@ def test_code_that_inspects_frames_or_classes_is_listed(
 
 
 def test_environment_is_read_in_one_place() -> None:
-    """Only config may read the environment and passes values on.
+    """Only config reads the environment; it passes values on.
 
     Exceptions are at_start.py and finder.py, which run before config can be imported.
     """
