@@ -1,5 +1,5 @@
-// A coordinator with a clock that only a test advances, and short functions for what ranks
-// announce.
+// Base of the coordinator's tests: a clock that only the test advances, and short functions for the
+// ranks' announcements.
 
 #ifndef TFMPI_TESTS_CORE_AGREEMENT_COORDINATOR_FIXTURE_H_
 #define TFMPI_TESTS_CORE_AGREEMENT_COORDINATOR_FIXTURE_H_
@@ -37,7 +37,7 @@ class CoordinatorTest : public ::testing::Test {
     Ready(rank, name, Average(shape, type));
   }
 
-  // Like an engine: by number, if the name has one.
+  // Announces as an engine does: by number, if the name has one with this shape.
   void ReadyByNumber(int rank, const std::string& name, const Shape& shape) {
     for (size_t id = by_id_.size(); id-- > 0;) {
       if (by_id_[id].name != name || by_id_[id].signature.shape != shape) continue;
@@ -115,7 +115,7 @@ class CoordinatorTest : public ::testing::Test {
   const std::vector<LastReady>& Last() const { return coordinator_->last_ready(); }
   void Advance(std::chrono::milliseconds time) { now_ += time; }
 
-  std::string doing_;  // of all ranks
+  std::string doing_;  // WaitState::doing of all ranks
 
   static Signature Average(const Shape& shape, DataType type = DataType::kFloat32) {
     Signature signature;

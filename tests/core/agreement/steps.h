@@ -14,7 +14,7 @@
 
 namespace tfmpi {
 
-// Submits them together, like a step.
+// Submits the requests together, as a step does.
 inline std::vector<Ending> SubmitAll(Engine& engine, std::vector<Request> requests) {
   std::vector<Ending> endings;
   for (Request& request : requests) {
@@ -26,7 +26,7 @@ inline std::vector<Ending> SubmitAll(Engine& engine, std::vector<Request> reques
   return endings;
 }
 
-// Submits them and checks the results.
+// Submits one rank's requests and checks the results.
 inline void Average(Engine& engine, int rank, int ranks, const std::vector<Job>& jobs) {
   std::vector<std::vector<char>> data;
   std::vector<Request> requests;

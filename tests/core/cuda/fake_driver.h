@@ -1,4 +1,5 @@
-// A CUDA driver that notes how it was called: for what driver.cc and nccl.cc make of its answers.
+// A CUDA driver that records its calls, for tests of how driver.cc and nccl.cc call it and handle
+// its errors.
 //
 // One test at a time, on one thread.
 
@@ -17,10 +18,10 @@ namespace tfmpi {
 struct FakeDriver {
   CudaContext current = nullptr;
   int capture_mode = 0;
-  std::map<std::string, int> errors;  // what a function answers
-  std::vector<std::string> calls;     // of functions that need a context, with what matters
+  std::map<std::string, int> errors;  // by function, the error that it returns
+  std::vector<std::string> calls;     // of functions that need a context, with their details
 
-  // Notes the call, and whether its thread is as it must be.
+  // Records the call, and whether the thread's context or capture mode is wrong.
   static int Call(const std::string& name, const std::string& what = "") {
     FakeDriver& fake = Now();
     std::string call = what.empty() ? name : name + " " + what;
@@ -35,12 +36,12 @@ struct FakeDriver {
     static FakeDriver fake;
     return fake;
   }
-  // The context that calls are to be made in, and another one.
+  // The context in which calls must be made, and another one.
   static CudaContext Mine() { return reinterpret_cast<CudaContext>(0x10); }
   static CudaContext Other() { return reinterpret_cast<CudaContext>(0x20); }
 };
 
-// What all need; each test adds what it is about.
+// Resets the fake. Returns the functions that all tests need; each test adds its own.
 inline Driver MakeFakeDriver() {
   FakeDriver::Now() = FakeDriver();
   Driver driver = {};

@@ -1,6 +1,6 @@
-// GPU messages on top of any MPI, or none, for tests: each part is copied to the host, sent from
-// there and copied to the other GPU, on a separate stream, which nothing orders with those of the
-// code under test.
+// GPU messages for tests on top of any MPI, or none: each part is copied to the host, sent from
+// there and copied to the other GPU. The copies are on a separate stream, which nothing orders with
+// the streams of the code under test.
 
 #ifndef TFMPI_TESTS_CORE_DEVICE_BOUNCING_MESSAGES_H_
 #define TFMPI_TESTS_CORE_DEVICE_BOUNCING_MESSAGES_H_
@@ -16,10 +16,12 @@
 
 namespace tfmpi {
 
-// For one rank. Overwrites what is to be received as soon as it may, and reads what is sent late.
+// For one rank. Overwrites memory for receiving as early as it may, and reads memory for sending
+// late.
 class BouncingMessages : public GpuMessages {
  public:
-  // `host` sends host memory. `simulated`, if the GPU is: checks whether it is current.
+  // `host` sends host memory. `simulated` is `gpu` if that is simulated, and is checked to be the
+  // thread's current GPU; else null.
   BouncingMessages(Gpu* gpu, SimulatedGpu* simulated, GpuMessages* host)
       : gpu_(gpu), simulated_(simulated), host_(host) {}
   ~BouncingMessages() override;

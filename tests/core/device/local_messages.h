@@ -14,7 +14,7 @@
 
 namespace tfmpi {
 
-// Outlives the messages of its ranks.
+// Must outlive the messages of its ranks.
 class LocalMessages {
  public:
   // Faults of a library that claims more than it can do.
@@ -31,7 +31,7 @@ class LocalMessages {
   explicit LocalMessages(int size) : size_(size) {}
 
   std::unique_ptr<GpuMessages> Join(int rank);
-  // For what `rank` receives.
+  // The fault of the messages that `rank` receives.
   void SetFault(int rank, Fault fault);
   // The n-th such call of `rank` from now on fails; n = 1 is the next one.
   void Fail(int rank, Call call, int n);

@@ -1,5 +1,5 @@
-// NCCL of threads, for simulated GPUs: a collective is work of each rank's stream, and begins when
-// all ranks' streams have come to it.
+// A simulated NCCL, for simulated GPUs: a collective is a piece of work on each rank's stream, and
+// begins when all ranks' streams have reached it.
 
 #ifndef TFMPI_TESTS_CORE_DEVICE_SIMULATED_COLLECTIVES_H_
 #define TFMPI_TESTS_CORE_DEVICE_SIMULATED_COLLECTIVES_H_
@@ -15,24 +15,24 @@
 
 namespace tfmpi {
 
-// The ranks of one group. It outlives their GPUs; what it makes ends before them.
+// The ranks of one group. It must outlive their GPUs, which must outlive its collectives.
 class SimulatedGroup {
  public:
   explicit SimulatedGroup(int size, bool ranks_share_gpus = false);
-  // Fails the test if ranks asked for different collectives.
+  // Fails the test if ranks requested different collectives.
   ~SimulatedGroup();
 
-  // Refuses a GPU that another rank has, unless they share. Waits for nobody, which NCCL does.
+  // Refuses a GPU that another rank has, unless ranks share GPUs. Unlike NCCL, waits for no rank.
   Status Join(int rank, SimulatedGpu* gpu, std::unique_ptr<DeviceCollectives>* collectives);
 
-  // The n-th collective of `rank` from now on fails when it is asked for; n = 1 is the next.
+  // The n-th collective of `rank` from now on fails when it is requested; n = 1 is the next.
   void FailCall(int rank, int n);
-  // The n-th collective of `rank` that begins from now on never ends, before Abort; Poll tells it
-  // to all ranks. LoseWork: nobody is told, as when the rank is lost.
+  // The n-th collective of `rank` that begins from now on does not end before Abort; Poll returns
+  // the error on all ranks. LoseWork: the same, but Poll returns no error, as when the rank dies.
   void FailWork(int rank, int n);
   void LoseWork(int rank, int n);
 
-  // How many of `rank` have ended well.
+  // The number of collectives of `rank` that have succeeded.
   int reductions(int rank) const;
   std::vector<std::string> TakeComplaints();
 
@@ -43,7 +43,7 @@ class SimulatedGroup {
 
   struct Terms {
     Kind kind;
-    size_t count;  // of what each rank hands in
+    size_t count;  // of elements that each rank passes in
     DataType type;
     ReduceOp op;
   };
@@ -68,7 +68,7 @@ class SimulatedGroup {
   // On the stream's thread of `rank`.
   void Run(int rank, const void* in, void* out, const Terms& terms, double scale);
   std::vector<char> ResultOf(const Round& round, int rank) const;
-  // Null: aborted.
+  // Null if aborted.
   Round* Meet(int rank, const Terms& terms, std::vector<char> input);
 
   const int size_;

@@ -1,12 +1,12 @@
-// A GPU of threads, for tests without one. What a stream does is done by a thread of its own: late,
-// and in any order beside other streams. Nothing orders streams and the host but what a real GPU
-// orders them by: an enqueued piece of work comes after what its host thread did before, after the
-// stream's earlier work, and after the events that the stream was told to wait for; the host comes
-// after an event when Query has said that it ended. So a missing wait gives stale data, and
+// A GPU simulated by threads, for tests without one. Each stream has a thread, which does the work
+// late, and in any order relative to other streams. Streams and the host are ordered only as by a
+// real GPU: work comes after all that its host thread did before it enqueued the work, after the
+// stream's earlier work, and after the events for which the stream was told to wait; the host comes
+// after an event once Query has returned that it has ended. So a missing wait gives stale data, and
 // ThreadSanitizer reports it.
 //
-// The host faults when it touches the GPU's memory. Copies from or to memory that a GPU cannot
-// reach, uses after a deletion, and what is left in the end fail the test.
+// The host faults when it touches the GPU's memory. The test fails if memory is copied that a GPU
+// cannot reach, if an object is used after its deletion, or if one is never deleted.
 
 #ifndef TFMPI_TESTS_CORE_DEVICE_SIMULATED_GPU_H_
 #define TFMPI_TESTS_CORE_DEVICE_SIMULATED_GPU_H_
@@ -29,18 +29,18 @@ class SimulatedGpu : public Gpu {
  public:
   enum class Schedule {
     kRandom,  // each piece of work begins after a random time
-    kLate,    // no work begins before somebody asks for an event behind it: as late as can be
+    kLate,    // work begins as late as possible: when a later event is queried or waited for
   };
 
   struct Options {
     Schedule schedule = Schedule::kRandom;
     uint64_t seed = 1;
     int longest_delay_us = 300;
-    size_t memory_bytes = size_t{1} << 30;  // all that is ever allocated
+    size_t memory_bytes = size_t{1} << 30;  // for all allocations together, deleted ones too
     std::string description = "simulated GPU 0";
   };
 
-  // What a function is called, for errors on demand.
+  // The calls that Fail can make fail.
   enum class Call {
     kMakeCurrent,
     kNewStream,
@@ -62,7 +62,7 @@ class SimulatedGpu : public Gpu {
     int queries = 0;
     int copies_to_gpu = 0;
     int copies_to_host = 0;
-    int copies_inside = 0;  // of the GPU, or of the host
+    int copies_inside = 0;  // within the GPU, or within the host
     size_t bytes_to_gpu = 0;
     size_t bytes_to_host = 0;
     int allocations = 0;  // of either kind of memory
@@ -71,8 +71,8 @@ class SimulatedGpu : public Gpu {
 
   explicit SimulatedGpu(Options options);
   SimulatedGpu() : SimulatedGpu(Options()) {}
-  // Runs what is enqueued, but for streams that stand still. Fails the test if a stream, an event
-  // or memory was not deleted, and for every complaint.
+  // Runs the enqueued work, except on held streams. Fails the test if a stream, an event or memory
+  // was not deleted, or if there are complaints.
   ~SimulatedGpu() override;
 
   std::string description() const override { return options_.description; }
@@ -91,18 +91,18 @@ class SimulatedGpu : public Gpu {
   void Unregister(void* memory) override;
   Status NewMemory(size_t bytes, void** memory) override;
   void DeleteMemory(void* memory) override;
-  // Ranks that share a GPU share this object: memory that is opened has one address.
+  // Ranks that share a GPU share this object, so opened memory has the same address on all.
   Status NewSharedMemory(size_t bytes, void** memory, GpuHandle* handle) override;
   Status OpenMemory(const GpuHandle& handle, void** memory) override;
   void CloseMemory(const GpuHandle& handle, void* memory) override;
   Status NewSum(size_t sources, std::unique_ptr<GpuSum>* sum) override;
 
-  // A kernel: `body` is run by the stream, and finds its data by Inside. Memory of `uses` cannot be
-  // deleted before it has ended.
+  // Enqueues a kernel: the stream runs `body`, which finds its data by Inside. Deleting memory in
+  // `uses` waits until the kernel has ended.
   Status Launch(GpuStream stream, std::function<void()> body,
                 const std::vector<const void*>& uses = {});
-  // Where a kernel, and nobody else, finds `count` elements at an address of the GPU's or of pinned
-  // memory. Ends the process for others.
+  // For kernels only: where to access `count` elements of the GPU's memory or of pinned memory.
+  // Ends the process if another thread calls it, or for any other address.
   template <typename T>
   T* Inside(const void* address, size_t count) {
     return static_cast<T*>(InsideOf(address, count * sizeof(T)));
@@ -112,10 +112,10 @@ class SimulatedGpu : public Gpu {
   // The host waits for all that was enqueued on `stream`.
   void Finish(GpuStream stream);
 
-  // From now on `stream` begins nothing, until LetGo or for good.
+  // From now on `stream` begins no work, until LetGo.
   void Hold(GpuStream stream);
   void LetGo(GpuStream stream);
-  // The stream that begins the n-th copy or kernel from now on stands still at it, until LetAllGo.
+  // The stream that begins the n-th copy or kernel from now on is held before it, until LetAllGo.
   void HoldWork(int n);
   void LetAllGo();
   // The n-th such call from now on fails; n = 1 is the next.
@@ -123,12 +123,12 @@ class SimulatedGpu : public Gpu {
   // The n-th copy or kernel that begins from now on fails. As on a GPU, nothing works after that.
   void FailWork(int n);
 
-  // So many blocks of its memory are left in the end, no more and no fewer: those of ranks that
-  // failed, which others may still read.
+  // Exactly this many blocks of its memory must be left at the end: those of failed ranks, which
+  // other ranks may still read.
   void ExpectLeft(int blocks);
 
   Counts counts() const;
-  // What was found wrong with the use of this GPU until now; it no longer fails the test.
+  // Returns and clears the complaints about the use of this GPU, so that they do not fail the test.
   std::vector<std::string> TakeComplaints();
 
  private:
@@ -139,7 +139,8 @@ class SimulatedGpu : public Gpu {
 
   using Block = SimulatedMemory::Block;
 
-  // With the lock. "" or why the call fails.
+  // These require the lock, except Allocate and Deallocate, which take it. Begin: an error if the
+  // test or an earlier failure makes `call` fail.
   Status Begin(Call call, const char* name, size_t bytes = 0);
   Stream* Known(GpuStream stream, const char* name);
   Event* Known(GpuEvent event, const char* name);
@@ -152,10 +153,10 @@ class SimulatedGpu : public Gpu {
   bool MayBegin(const Stream& stream) const;
   void Ended(Stream* stream, const Work& work);
 
-  // The stream's thread.
+  // On the stream's thread.
   void Run(Stream* stream);
   bool Await(Stream* stream, Moment* moment);
-  // False: the stream stands still, and the GPU's end has come.
+  // False if the stream is held and the GPU is being destroyed.
   bool Execute(Stream* stream, Work* work);
   void* InsideOf(const void* address, size_t bytes);
 
@@ -172,7 +173,7 @@ class SimulatedGpu : public Gpu {
   std::vector<std::string> complaints_;
   SimulatedMemory memory_;
   std::map<void*, int> opened_;  // how often
-  // Kept to the end: a handle that was deleted is known as such, and nothing needs to be counted.
+  // Kept to the end, so that deleted handles are recognized and no uses need to be counted.
   std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<std::unique_ptr<Event>> events_;
   std::vector<std::unique_ptr<Moment>> moments_;

@@ -1,4 +1,4 @@
-// What the tests of the simulated GPU share.
+// Shared by the tests of the simulated GPU.
 
 #ifndef TFMPI_TESTS_CORE_DEVICE_SIMULATED_GPU_FIXTURE_H_
 #define TFMPI_TESTS_CORE_DEVICE_SIMULATED_GPU_FIXTURE_H_
@@ -21,7 +21,7 @@ inline SimulatedGpu::Options Late() {
   return options;
 }
 
-// Two streams, memory of both kinds, and work that is done with them.
+// A GPU with two streams and memory of both kinds, and functions that enqueue work.
 class Device {
  public:
   explicit Device(const SimulatedGpu::Options& options = Late())
@@ -61,7 +61,7 @@ class Device {
   int* pinned;
 };
 
-// Of the simulation alone, on a machine with a GPU too.
+// Base of tests of the simulation itself, which are skipped on a real GPU.
 class SimulatedGpuTest : public TimedTest {
  protected:
   void SetUp() override {
@@ -69,7 +69,8 @@ class SimulatedGpuTest : public TimedTest {
     ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   }
 
-  // `body` forgets a wait: ThreadSanitizer reports it; without, it sees what it checks for.
+  // `body` lacks a wait: ThreadSanitizer must report it; without ThreadSanitizer, `body` checks
+  // that data is stale.
   static void ExpectRace(const std::function<void()>& body) {
 #if defined(__SANITIZE_THREAD__)
     EXPECT_DEATH(body(), "data race");

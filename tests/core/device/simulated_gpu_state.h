@@ -1,4 +1,4 @@
-// What a simulated GPU is made of: simulated_gpu.cc's and simulated_streams.cc's alone.
+// The parts of a simulated GPU, for simulated_gpu.cc and simulated_streams.cc only.
 
 #ifndef TFMPI_TESTS_CORE_DEVICE_SIMULATED_GPU_STATE_H_
 #define TFMPI_TESTS_CORE_DEVICE_SIMULATED_GPU_STATE_H_
@@ -16,13 +16,14 @@
 
 namespace tfmpi {
 
-// The end of all that was enqueued on a stream at some time.
+// A point in a stream: the end of all work that was enqueued before it.
 struct SimulatedGpu::Moment {
   Stream* stream = nullptr;
-  uint64_t position = 0;  // of the work that ends with it
+  uint64_t position = 0;  // of the Work that marks it
   bool ended = false;
 };
 
+// One of the first three is set.
 struct SimulatedGpu::Work {
   std::function<void()> body;   // a copy or a kernel
   Moment* waits_for = nullptr;  // or a wait
@@ -35,9 +36,9 @@ struct SimulatedGpu::Stream {
   std::deque<std::unique_ptr<Work>> queue;
   uint64_t enqueued = 0;
   uint64_t begun = 0;
-  uint64_t demanded = 0;  // so many may begin, under Schedule::kLate
+  uint64_t demanded = 0;  // how many may begin, with Schedule::kLate
   bool held = false;
-  bool gave_up = false;  // in the end: it waits for a stream that stands still
+  bool gave_up = false;  // at the GPU's end: it waits for a held stream
   bool deleted = false;
   std::mt19937_64 random;
   std::thread thread;

@@ -1,5 +1,5 @@
 // The memory of a simulated GPU: its own, which faults when the host touches it, and pinned memory
-// of the host. Whoever calls locks.
+// of the host. Not thread-safe: the GPU holds its lock.
 
 #ifndef TFMPI_TESTS_CORE_DEVICE_SIMULATED_MEMORY_H_
 #define TFMPI_TESTS_CORE_DEVICE_SIMULATED_MEMORY_H_
@@ -13,10 +13,10 @@ namespace tfmpi {
 class SimulatedMemory {
  public:
   struct Block {
-    char* start = nullptr;  // as the host and the code under test say it
+    char* start = nullptr;  // the address that the code under test uses
     size_t bytes = 0;
     bool pinned = false;
-    bool registered = false;  // pinned, and not made here
+    bool registered = false;  // pinned, and allocated by others
     bool deleted = false;
     int uses = 0;  // by work that was enqueued and has not ended
   };
@@ -26,21 +26,22 @@ class SimulatedMemory {
   SimulatedMemory(const SimulatedMemory&) = delete;
   SimulatedMemory& operator=(const SimulatedMemory&) = delete;
 
-  // Null if there is none left. Every byte of it is 0xff, which makes floats NaN. No address is
-  // ever given twice.
+  // Null if no memory is left. Every byte of a block is 0xff, which makes floats NaN. No address is
+  // used twice.
   Block* New(size_t bytes, bool pinned);
-  // Memory that somebody else has made, and ends after this or after Delete, which forgets it. Null
-  // if some of it is a block already.
+  // Memory of another owner, which must exist until Delete, which forgets it, or until this
+  // object's end. Null if some of it is a block already.
   Block* Register(char* memory, size_t bytes);
-  // A pinned block faults from now on, when the host touches it, too.
+  // From now on the host faults when it touches a pinned block, too.
   void Delete(Block* block);
 
-  // The block that holds `bytes` from `address` on; else null, and `why` says what is wrong.
+  // The block that contains `bytes` from `address` on; if none does, null, and `why` says what is
+  // there instead.
   Block* Find(const void* address, size_t bytes, std::string* why);
   // Where a stream's thread finds the bytes that the host knows as `address`.
   char* Inside(const void* address) const;
 
-  // How many blocks of a kind were not deleted, but for those that work will use for ever.
+  // How many blocks of a kind were not deleted, except those that unfinished work uses.
   int Left(bool pinned) const;
 
  private:

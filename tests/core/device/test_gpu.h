@@ -1,4 +1,4 @@
-// The GPU of a test that is the same on a simulated and on a real one: the machine's first GPU with
+// The GPU of tests that run on a simulated or on a real one: the machine's first GPU with
 // TFMPI_TEST_GPU=1 (bazel test --test_env=TFMPI_TEST_GPU=1), else a simulated one.
 
 #ifndef TFMPI_TESTS_CORE_DEVICE_TEST_GPU_H_
@@ -12,12 +12,12 @@
 
 namespace tfmpi {
 
-// One thread at a time.
+// Used by one thread at a time.
 class TestGpu {
  public:
-  // `options` are for a simulated one. Ends the process if there is no real one but should be.
+  // `options` are for a simulated GPU. Ends the process if TFMPI_TEST_GPU=1 and there is no GPU.
   explicit TestGpu(const SimulatedGpu::Options& options = SimulatedGpu::Options());
-  // The same GPU, for another thread, with streams and memory of its own. It ends before `first`.
+  // The same GPU for another thread, with its own streams and memory. `first` must outlive it.
   explicit TestGpu(TestGpu* first);
   ~TestGpu();
   TestGpu(const TestGpu&) = delete;
@@ -27,20 +27,20 @@ class TestGpu {
 
   Gpu& operator*() { return *gpu_; }
   Gpu* operator->() { return gpu_; }
-  // Null: the GPU is real.
+  // Null if the GPU is real.
   SimulatedGpu* simulated() { return simulated_; }
 
-  // Deleted in the end.
+  // The destructor deletes these.
   GpuStream NewStream();
   GpuEvent NewEvent();
   void* NewMemory(size_t bytes);
   void* NewPinned(size_t bytes);
 
-  // Enqueued: `data` into memory of the GPU. The copy in pinned memory is deleted in the end.
+  // Enqueues a copy of `data`, through pinned memory that the destructor deletes, to the GPU.
   void Write(void* device, const std::vector<char>& data, GpuStream stream);
-  // What is there after all that was enqueued on `stream`. Waits.
+  // The contents after all that was enqueued on `stream`, for which it waits.
   std::vector<char> Read(const void* device, size_t bytes, GpuStream stream);
-  // The host waits until `event` has ended, as it does nowhere in the product.
+  // Waits on the host until `event` has ended, which the product never does.
   void Await(GpuEvent event);
 
  private:

@@ -1,6 +1,6 @@
-// What a simulation does behind the scenes, hidden from ThreadSanitizer: its own locks order
-// nothing. Only what is said by HappensBefore and HappensAfter does, so that a wait which the code
-// under test has forgotten is a data race, and reported.
+// Hides a simulation's own work from ThreadSanitizer, so that its locks order nothing. Only
+// HappensBefore and HappensAfter do. So a wait that the code under test lacks is reported as a data
+// race.
 
 #ifndef TFMPI_TESTS_CORE_DEVICE_UNSEEN_H_
 #define TFMPI_TESTS_CORE_DEVICE_UNSEEN_H_
@@ -23,7 +23,7 @@ void __tsan_release(void* address);
 
 namespace tfmpi {
 
-// While it lives, what this thread does is not looked at. No second one within.
+// While one exists, ThreadSanitizer ignores this thread. They cannot be nested.
 class Unseen {
  public:
   Unseen() { Begin(); }
@@ -57,8 +57,8 @@ class Unseen {
 #endif
 };
 
-// `moment` is any object of the simulation's, which stands for the moment itself. These are seen
-// inside an Unseen, too.
+// `moment` is any object of the simulation, which stands for a point in time. ThreadSanitizer sees
+// these calls inside an Unseen, too.
 inline void HappensBefore([[maybe_unused]] void* moment) {
 #if defined(__SANITIZE_THREAD__)
   const bool within = Unseen::within_;
@@ -76,7 +76,7 @@ inline void HappensAfter([[maybe_unused]] void* moment) {
 #endif
 }
 
-// A lock that nobody sees.
+// A lock that ThreadSanitizer does not see.
 class UnseenLock {
  public:
   explicit UnseenLock(std::mutex& mutex) : lock_(mutex) {}

@@ -1,4 +1,4 @@
-// A model of the agreement, small enough to explore every order of what 3 ranks do with 3 tensors.
+// A model of the agreement, small enough to explore every order of 3 ranks' actions on 3 tensors.
 //
 // The coordinator, the messages and the votes (consensus.h) are the product's own. What a rank
 // announces and executes is modelled: the rules of core/engine/negotiator.cc, pending_requests.cc
@@ -26,8 +26,8 @@ struct AgreementScenario {
   int ranks = 3;
   int tensors = 3;
   int rounds = 1;            // in each, each rank submits every tensor and waits for all
-  bool votes = false;        // ranks have done so before, and predict the next round
-  bool ends_early = false;   // the last rank may leave out any of the last round
+  bool votes = false;        // ranks have done a round before, and vote for the next one
+  bool ends_early = false;   // the last rank may omit any requests of the last round
   bool withdraws = false;    // rank 1 may withdraw a request at any time, and submits it again
   bool differs = false;      // the last rank's first request of tensor 0 has another shape
   bool told_singly = false;  // ranks announce each request separately, not several together
@@ -38,7 +38,7 @@ class AgreementModel {
   static constexpr int kMaxRanks = 3;
   static constexpr int kMaxTensors = 3;
 
-  // The scenario outlives it, and its copies.
+  // The scenario must outlive it and its copies.
   explicit AgreementModel(const AgreementScenario* scenario);
 
   enum class Kind { kAsk, kWithdraw, kJoin, kSay, kReceive, kDecide, kReturn };
@@ -70,19 +70,19 @@ class AgreementModel {
     int number = 0;        // of this rank's requests so far, without those withdrawn
     int early_errors = 0;  // that answer requests not yet submitted
   };
-  // What the communication thread must do before anything else, the last one first. If there is
-  // any, it is in a collective.
+  // A rank has a stack of tasks, which its communication thread does before anything else, the last
+  // one first. Between actions, a rank with tasks is in a collective.
   struct Task {
     enum class Kind { kTell, kPredicted, kExecute, kFail, kHear, kSendDecision, kRejectTold };
     Kind kind;
     int tensor = 0;
     ResponseList response_list;
-    size_t at = 0;         // of its responses
-    bool arrived = false;  // in the collective of that one
+    size_t at = 0;         // the next response
+    bool arrived = false;  // whether this rank is in the collective of that response
   };
   struct Rank {
     int round = 0;
-    unsigned to_ask = 0;  // bits
+    unsigned to_ask = 0;  // a bit per tensor that it has not submitted yet
     std::array<Entry, kMaxTensors> entries;
     std::vector<Named> by_id;
     ReadyList ready_list;
@@ -93,10 +93,10 @@ class AgreementModel {
     bool joined = false;
     bool finished = false;
     size_t agreed = 0;   // items so far
-    size_t arrived = 0;  // collectives so far, the one that it is in included
+    size_t arrived = 0;  // collectives so far, including the one that it is in
     std::vector<Task> tasks;
   };
-  // For one item: which request of each rank, by number, is in it; 0: none, -1: not known yet.
+  // For one item, the number of each rank's request that is in it; 0: none, -1: not known yet.
   struct Agreed {
     int tensor;
     int contributors;
@@ -146,7 +146,7 @@ class AgreementModel {
 
   const AgreementScenario* scenario_;
   Coordinator coordinator_;
-  bool news_ = false;  // it has received something since the last decision
+  bool news_ = false;  // whether coordinator_ has received something since its last decision
   Word word_;
   std::array<Rank, kMaxRanks> ranks_;
   std::array<std::deque<std::string>, kMaxRanks> to_coordinator_, from_coordinator_;
@@ -159,10 +159,10 @@ struct AgreementExploration {
   uint64_t transitions = 0;
   bool complete = false;
   std::string wrong;             // "" if nothing is wrong
-  std::vector<std::string> way;  // the actions that lead there
+  std::vector<std::string> way;  // the actions that lead to it
 };
 
-// Every order, depth first.
+// Explores every order, depth first, until it finds a violation or `most_states`.
 AgreementExploration ExploreAgreement(const AgreementScenario& scenario, uint64_t most_states);
 
 }  // namespace tfmpi

@@ -21,12 +21,11 @@ struct Scenario {
   std::string name;
   SimulationOptions simulation;
   EngineOptions engine;
-  // Adds each rank's script to a new job. What happens before the script calls `begin`, on any
-  // rank, has only one order.
+  // Adds each rank's script to a new job. Unless `from_the_start`, events have only one order until
+  // a script calls `begin`.
   std::function<void(SimulatedJob* job, const std::function<void()>& begin)> prepare;
   // After a complete run: a violation, or "".
   std::function<std::string(const SimulatedJob& job)> judge;
-  // Whether choices are explored from the start, or only from the first call of `begin` on.
   bool from_the_start = true;
 };
 
@@ -37,11 +36,11 @@ struct Exploration {
   uint64_t turns = 0;       // of actors, in total
   bool complete = false;    // false: stopped at `most_states`, or at a violation
   std::string wrong;        // "" if nothing is wrong
-  std::vector<int> ways;    // the choices that lead there
+  std::vector<int> ways;    // the choices that lead to it
 };
 
 Exploration Explore(const Scenario& scenario, uint64_t most_states);
-// One run with these choices, followed by first alternatives.
+// One run with these choices, followed by first alternatives. Returns what is wrong, or "".
 std::string Replay(const Scenario& scenario, const std::vector<int>& ways);
 
 }  // namespace tfmpi

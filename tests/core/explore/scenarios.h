@@ -1,4 +1,4 @@
-// What ranks may do while they agree: each mechanism alone, and some together.
+// Scenarios for the explorer: each mechanism of the agreement alone, and some together.
 
 #ifndef TFMPI_TESTS_CORE_EXPLORE_SCENARIOS_H_
 #define TFMPI_TESTS_CORE_EXPLORE_SCENARIOS_H_

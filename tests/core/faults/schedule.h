@@ -41,7 +41,7 @@ enum class Deviation {
 inline constexpr int kNumDeviations = 6;
 const char* Name(Deviation deviation);
 
-// Drawn from a seed only, the same on every machine.
+// Depends on the seed only, and is the same on every machine.
 class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}

@@ -1,4 +1,4 @@
-// Bytes that reach more and more of the code that reads them.
+// Generates inputs that reach more and more of the code that reads them.
 //
 // Inputs that take a new branch are kept and changed further: by bits, by wrong lengths, by parts
 // of one another. The code is built with -fsanitize-coverage=trace-pc, which GCC supports;
@@ -21,13 +21,13 @@ class Fuzzer {
 
   int Below(int bound) { return static_cast<int>(random_() % static_cast<uint64_t>(bound)); }
 
-  // Changed, too, as long as there is room.
+  // Adds an input for Run to change.
   void Add(const std::string& bytes) { corpus_.push_back(bytes); }
   const std::vector<std::string>& corpus() const { return corpus_; }
   // The number of branches taken by any bytes so far.
   int branches() const;
 
-  // Passes changed bytes to `read`, `times` times. It returns what is wrong, or "". The first
+  // Passes changed inputs to `read`, `times` times; `read` returns what is wrong, or "". The first
   // failure ends the run and is returned with the bytes in hexadecimal.
   std::string Run(int times, const std::function<std::string(const std::string&)>& read);
 

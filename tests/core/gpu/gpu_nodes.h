@@ -1,4 +1,4 @@
-// Nodes whose ranks have a simulated GPU each, and a simulated NCCL: of each node, or over all.
+// Nodes whose ranks have a simulated GPU each, and a simulated NCCL: one per node, or one over all.
 
 #ifndef TFMPI_TESTS_CORE_GPU_GPU_NODES_H_
 #define TFMPI_TESTS_CORE_GPU_GPU_NODES_H_
@@ -13,10 +13,10 @@
 
 namespace tfmpi {
 
-// It outlives the ranks, and the GPUs end before it.
+// Must outlive the ranks and the GPUs.
 class GpuNodes {
  public:
-  // `inside`: NCCL is made for each node, as the ranks should choose it.
+  // `inside`: one NCCL per node, which the ranks should choose.
   GpuNodes(const std::vector<int>& sizes, bool inside, const NodeOptions& options = NodeOptions())
       : nodes_(sizes, options), inside_(inside) {
     if (!inside) groups_.push_back(std::make_unique<SimulatedGroup>(nodes_.size()));
@@ -26,12 +26,12 @@ class GpuNodes {
   }
 
   Nodes& nodes() { return nodes_; }
-  // Of the rank, and its place there.
+  // The NCCL of a rank, and the rank's place in it.
   SimulatedGroup& group(int rank) { return *groups_[inside_ ? nodes_.node_of(rank) : 0]; }
   int place(int rank) const { return inside_ ? nodes_.local_rank(rank) : rank; }
   int reductions(int rank) { return group(rank).reductions(place(rank)); }
 
-  // Of a rank whose GPU is of `gpus`; as TF_MPI_TOPOLOGY and TF_MPI_COMPRESSION would have it.
+  // Options for a rank; `gpus[rank]` is its GPU.
   EngineOptions Options(Gpus& gpus, int rank, const BetweenNodes& between,
                         DeviceTransport wanted = DeviceTransport::kAuto) {
     EngineOptions options = OptionsOf(wanted);
@@ -49,7 +49,7 @@ class GpuNodes {
     return options;
   }
 
-  // By rank 0, since the last call.
+  // The lines that were logged since the last call.
   std::string said() { return said_.Take(); }
 
  private:

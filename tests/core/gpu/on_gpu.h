@@ -1,5 +1,6 @@
-// What the tests of reductions on GPUs share. Each rank has a GPU, or its part of one, a stream on
-// which its gradients are late, and reads its results behind nothing but that stream's own order.
+// Shared by the tests of reductions on GPUs. Each rank has a GPU, or shares one, and a stream. Its
+// gradients are computed late on that stream, and only the stream's order protects its reads of the
+// results.
 
 #ifndef TFMPI_TESTS_CORE_GPU_ON_GPU_H_
 #define TFMPI_TESTS_CORE_GPU_ON_GPU_H_
@@ -26,10 +27,10 @@ using Schedule = SimulatedGpu::Schedule;
 
 inline const Job kJob = {"x", DataType::kFloat32, ReduceOp::kAverage, 300, 1};
 
-// Small, so that many of them take no time; of each way, so that none has all in one.
+// For every way of reduction: small, so that a quick test has several chunks.
 inline constexpr size_t kStagedChunkBytes = size_t{64} << 10;
 
-// Of an engine that goes this way, or fails.
+// The options of an engine that reduces in this way, or fails.
 inline EngineOptions OptionsOf(DeviceTransport way) {
   EngineOptions options = TestOptions();
   options.gpus.wanted = way;
@@ -39,7 +40,7 @@ inline EngineOptions OptionsOf(DeviceTransport way) {
   return options;
 }
 
-// What rank 0 says for people.
+// Collects lines that engines log.
 class Said {
  public:
   std::function<void(const std::string&)> Log() {
@@ -48,7 +49,7 @@ class Said {
       said_ += line;
     };
   }
-  // Since the last call.
+  // The lines since the last call.
   std::string Take() {
     std::lock_guard<std::mutex> lock(mutex_);
     return std::exchange(said_, {});
@@ -59,7 +60,7 @@ class Said {
   std::string said_;
 };
 
-// One for each rank, or one that all share; on a real machine all are its first GPU.
+// A GPU for each rank, or one that all share: for kIpc, and with TFMPI_TEST_GPU=1.
 class Gpus {
  public:
   Gpus(int ranks, Schedule schedule, DeviceTransport way) {
@@ -73,6 +74,7 @@ class Gpus {
       streams_.push_back(gpus_.back()->NewStream());
     }
   }
+  // The first one last, because others may share its GPU.
   ~Gpus() {
     while (!gpus_.empty()) gpus_.pop_back();
   }
@@ -80,7 +82,7 @@ class Gpus {
   TestGpu& operator[](int rank) { return *gpus_[rank]; }
   GpuStream stream(int rank) const { return streams_[rank]; }
 
-  // What was enqueued on the rank's stream so far is ready.
+  // Memory that is ready once all work so far on the rank's stream has ended.
   GpuMemory Ready(int rank) {
     TestGpu& gpu = *gpus_[rank];
     GpuMemory memory;
@@ -90,7 +92,7 @@ class Gpus {
     EXPECT_TRUE(gpu->Record(memory.ready, memory.stream).ok());
     return memory;
   }
-  // A number on the rank's GPU, enqueued.
+  // Enqueues a copy of `number` to the rank's GPU.
   const void* Number(int rank, float number) {
     std::vector<char> bytes(sizeof(float));
     std::memcpy(bytes.data(), &number, sizeof(float));
@@ -104,7 +106,7 @@ class Gpus {
   std::vector<GpuStream> streams_;
 };
 
-// Their MPI takes memory of these GPUs.
+// Makes the MPI of the ranks accept memory of these GPUs.
 inline Ranks::Decorate CudaAwareRanks(Gpus* gpus, LocalMessages* messages) {
   return [gpus, messages](std::unique_ptr<Transport> transport, int rank) {
     TestGpu& gpu = (*gpus)[rank];
@@ -113,7 +115,7 @@ inline Ranks::Decorate CudaAwareRanks(Gpus* gpus, LocalMessages* messages) {
   };
 }
 
-// One rank's tensors of a list of jobs, on its GPU. Odd jobs are reduced where they lie.
+// One rank's tensors of a list of jobs, on its GPU. Odd jobs are reduced in place.
 struct OnGpu {
   OnGpu(Gpus& gpus, const std::vector<Job>& jobs, int rank) : gpu(gpus[rank]) {
     for (size_t i = 0; i < jobs.size(); ++i) {
@@ -146,7 +148,7 @@ inline Request RequestOnGpu(const Job& job, const void* in, void* out, const Gpu
   return request;
 }
 
-// One tensor of each job, on every rank: the same bits on all.
+// Reduces one tensor of each job on every rank, and checks the results: the same bits on all.
 inline void RunStep(Ranks& ranks, Gpus& gpus, const std::vector<Job>& jobs) {
   std::vector<std::vector<std::vector<char>>> results(ranks.size());
   ranks.Each([&](int rank, Engine& engine) {

@@ -1,5 +1,6 @@
-// What the ranks of one run sent and did, simulated or real, and a model of the agreement that it
-// must fit: a few sets of names, without knowledge of how the coordinator and the votes work.
+// Records what the ranks of one run, simulated or real, sent and did, and checks it against a model
+// of the agreement: a few sets of names, without knowledge of how the coordinator and the votes
+// work.
 
 #ifndef TFMPI_TESTS_CORE_MODEL_TRACE_H_
 #define TFMPI_TESTS_CORE_MODEL_TRACE_H_
@@ -17,9 +18,9 @@ class Trace {
   // `tree`: a rank that fails tells the ranks below it, before rank 0 can give the reason.
   explicit Trace(int ranks, bool tree = false) : ranks_(ranks), tree_(tree), events_(ranks) {}
 
-  // EngineOptions::trace of this rank's engine. Lives as long as the trace; each rank has one.
+  // For EngineOptions::trace of this rank's engine, which the trace must outlive.
   std::function<void(EngineOptions::Event, int, const std::string&)> Recorder(int rank);
-  // When recording has ended. Describes where the run does not fit, or returns "".
+  // Call it when recording has ended. Describes where the run contradicts the model, or returns "".
   std::string Check() const;
   // For a run without stalls. A coordinator that receives the same messages one at a time must make
   // the same decisions in the same order: so everything that the explorer of the agreement shows is

@@ -1,5 +1,4 @@
-// A job whose ranks die, by its seed: which rank dies when, and what must be true for the
-// survivors.
+// A job whose ranks die as its seed determines, and a check of what must be true for the survivors.
 //
 //   LIVES_SEED=N, in the environment of lives_test, repeats one.
 

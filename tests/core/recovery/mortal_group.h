@@ -18,7 +18,7 @@
 
 namespace tfmpi {
 
-// Ranks are identified by their first rank, their person.
+// A process is identified by its rank in the first group, its `person`.
 class MortalWorld {
  public:
   // `choose`: as SimulationOptions::choose. `slowness`: the longest time until a death is noticed.

@@ -1,4 +1,4 @@
-// Rows that a sparse allgather moves, which know whether each came once, and as it was put.
+// Rows for a sparse allgather, which check that each row is moved once and arrives unchanged.
 
 #ifndef TFMPI_TESTS_CORE_REDUCTION_COUNTING_ROWS_H_
 #define TFMPI_TESTS_CORE_REDUCTION_COUNTING_ROWS_H_
@@ -42,7 +42,7 @@ class CountingRows : public RowAccess {
     }
   }
 
-  std::vector<std::vector<bool>> seen_;  // every row of every rank, once
+  std::vector<std::vector<bool>> seen_;  // by rank and row
 
  private:
   const int rank_;

@@ -18,7 +18,7 @@ class Inspector {
  public:
   static uint64_t StateOf(const Engine& engine);
   static uint64_t StateOf(const Coordinator& coordinator) { return Of(coordinator); }
-  // What other threads have requested since its last turn, at any time.
+  // A hash of what other threads have requested since its last turn; call it at any time.
   static uint64_t RequestsOf(const Engine& engine);
 
  private:

@@ -1,12 +1,12 @@
 // Submits requests for the ranks of a simulation and checks the results.
 //
-// A rank's data identifies the rank and how often it has submitted that name, so a sum shows whose
-// data is in it, and which. For any order of turns and any failures:
+// A rank's data identifies the rank and how often it has submitted that name, so a sum shows which
+// requests of which ranks are in it. For any order of turns and any failures:
 //
 //   - a request ends once;
-//   - a request that ends with ok contains its own data, and of each other rank at most one
-//   request's;
-//   - all ranks whose requests are in it saw the same ones;
+//   - the result of a request that ends with ok contains its own data, and that of at most one
+//     request of each other rank;
+//   - if two requests are in one result, their own results contain the same requests;
 //   - only a rank whose script has ended may be missing, and an average is divided by the others.
 
 #ifndef TFMPI_TESTS_CORE_SIMULATION_REFEREE_H_
@@ -52,7 +52,7 @@ class Referee {
     std::map<int, int> met;     // by rank, the number of its request that is in the result
   };
 
-  // Submits requests of one rank together. The calls do not move.
+  // Submits requests of one rank together. The pointers stay valid.
   std::vector<Call*> Submit(Engine* engine, int rank, const std::vector<Item>& items);
   // This rank's script has ended and submits nothing more.
   void Joins(int rank) { joins_[rank] = true; }

@@ -31,7 +31,7 @@ class SimulatedJob {
   // "" if every script came to its end.
   std::string Run() { return world_.Run(); }
 
-  // Within a script, of its rank:
+  // For the script of `rank`:
   std::vector<Referee::Call*> Ask(int rank, const std::vector<Item>& items);
   // Waits until everything that this rank has requested has ended. True if everything since the
   // last Await ended with ok.

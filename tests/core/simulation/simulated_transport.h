@@ -29,7 +29,7 @@ class SimulatedTransport : public Transport {
     return Status();
   }
   Status Receive(std::vector<ControlMessage>* inbox) override {
-    // Between what it said and what it hears others may speak.
+    // Others may send between this rank's last message or vote and what it receives now.
     if (world_->current_ != nullptr && (world_->current_->said || world_->options_.may_poll)) {
       world_->Point();
     }

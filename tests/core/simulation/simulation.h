@@ -38,8 +38,8 @@ struct SimulationOptions {
   // The transport is that of a node, with its rings and collectives, in memory that the ranks
   // share. What a rank sees there is not part of the Fingerprint.
   bool node = false;
-  // By rank: the rank through which its messages go to rank 0, with so many nodes below each;
-  // empty: directly. Then there is no shared word, as between nodes.
+  // By rank: its node's leader, through which its messages go to rank 0, with `fan_out` nodes below
+  // each leader. Then there is no shared word, as between nodes. Empty: messages go directly.
   std::vector<int> leaders;
   int fan_out = 1;
   bool fingerprints = false;  // Simulation::Fingerprint will be asked for
@@ -78,8 +78,8 @@ class Simulation final : public Clock::World {
   // Runs until every actor has ended, except those of killed ranks; else returns who waits for
   // what.
   std::string Run();
-  // Ends every actor by an exception. Call it before engines are destroyed; from `choose` it ends a
-  // run: Run then returns "".
+  // Ends every actor by an exception. Call it before engines are destroyed. If `choose` calls it,
+  // the run ends, and Run returns "".
   void Abandon();
   bool abandoned() const { return abandoning_; }
 
@@ -90,8 +90,8 @@ class Simulation final : public Clock::World {
   // Called by a script. False if the deadline has passed.
   bool WaitUntil(const std::function<bool()>& there, TimePoint deadline = TimePoint::max());
   void CurrentWaitState(int where) { current_->where = where; }
-  // For Fingerprint, called by a script: what it has done or seen, and depends on. For what is
-  // recorded by Done, the order does not matter.
+  // For Fingerprint, called by a script: records what it has done or seen and depends on. The order
+  // of the calls of Done does not matter.
   void Note(uint64_t what);
   void Done(uint64_t what);
   // For Fingerprint: how to look into the engine of a rank.
@@ -160,7 +160,7 @@ class Simulation final : public Clock::World {
     int where = 0;          // of a script
     bool rests = false;     // of an engine: between two turns
     int looks = 0;          // in a row at a word
-    bool said = false;      // since it last looked for messages
+    bool said = false;      // whether it has sent or voted since it last looked for messages
   };
 
   Actor* AddActor(int rank, bool is_engine, std::function<void()> body);

@@ -12,7 +12,8 @@
 
 namespace tfmpi {
 
-// Forwards everything, sparse rows through Allgather; override what differs.
+// Forwards most calls; override those that differ. SparseAllgather becomes an Allgather, and the
+// decorated transport has no gpu_messages or membership.
 class Decorated : public Transport {
  public:
   explicit Decorated(std::unique_ptr<Transport> next) : next_(std::move(next)) {}

@@ -20,7 +20,7 @@
 
 namespace tfmpi {
 
-// Knows which ranks share a node.
+// A transport whose topology says which ranks share a node.
 class Placed : public Decorated {
  public:
   Placed(std::unique_ptr<Transport> next, int local_rank, int local_size, int nodes)
@@ -38,7 +38,7 @@ class Placed : public Decorated {
 // Nodes with this many ranks each, in order, with their memory.
 class Nodes {
  public:
-  // `tree`: messages to rank 0 go through the nodes' first ranks.
+  // `tree`: messages to rank 0 go through the nodes' leaders.
   Nodes(int nodes, int per_node, const NodeOptions& options = NodeOptions(), bool tree = true)
       : Nodes(std::vector<int>(nodes, per_node), options, tree) {}
   explicit Nodes(std::vector<int> sizes, const NodeOptions& options = NodeOptions(),
@@ -71,10 +71,10 @@ class Nodes {
                       CountCores(AllowedCores(), QuotaCores()));
   }
 
-  // The buffers of a node's ranks are in real segments, rather than in memory that all of its
-  // threads have at one address, so that ThreadSanitizer sees the accesses.
+  // Puts a node's buffers into a real segment. Otherwise all of its threads have them at one
+  // address, so that ThreadSanitizer sees the accesses.
   void UseSegments() { segments_ = true; }
-  // Call it before the ranks are created: this one cannot have its node's buffers.
+  // This rank cannot map its node's buffers. Call it before the ranks are created.
   void FailBuffersOf(int rank) { without_buffers_ = rank; }
   // Decorates a rank's transport to the other nodes; call it before Wrap.
   void DecorateRails(const Ranks::Decorate& decorate) { decorate_rail_ = decorate; }

@@ -48,7 +48,7 @@ class TimedTest : public ::testing::Test {
   Watchdog watchdog_{std::chrono::seconds(TFMPI_SANITIZED ? 200 : 50)};
 };
 
-// For a wait that should end at once, on a busy machine.
+// How long a wait that should end at once may take on a busy machine.
 inline constexpr std::chrono::milliseconds kPromptly{TFMPI_SANITIZED ? 10000 : 4000};
 
 using Ending = std::future<Status>;
