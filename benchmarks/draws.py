@@ -28,7 +28,7 @@ KINDS = {
 
 def make_calls(drop, compiled):
     x = tf.ones((ROWS, WIDTH))
-    # Their shapes are what counts: see batch_shard.Shard.
+    # Only their shapes matter: see batch_shard.Shard.
     first, whole = tf.zeros([group.rank * ROWS, 0]), tf.zeros([group.size * ROWS, 0])
 
     def on_shard(make_shard):

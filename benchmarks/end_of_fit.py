@@ -34,14 +34,14 @@ def runs(column: Column, kind: str, times: int, seconds: float) -> list[tuple[fl
         script += ["--seconds", str(seconds), "--times", str(times), "--folder", name]
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2"}
         processes = columns.start(column, sys.executable, script, environment)
-        # A tf.data iterator may end up to 60 s late: docs/decisions/032-end-of-iterators.md.
+        # Stock iterators may end up to 60 s late: docs/decisions/032-end-of-iterators.md.
         run(processes, folder / "log", 60 + times * (2 * seconds + 60), ROOT)
         ranks = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     if len(ranks) != column.ranks:
         raise RunFailed(f"{len(ranks)} of {column.ranks} ranks finished")
     return [
-        (min(trained for trained, _ in same), max(end for _, end in same))
-        for same in zip(*ranks, strict=True)
+        (min(trained for trained, _ in run_of_all), max(end for _, end in run_of_all))
+        for run_of_all in zip(*ranks, strict=True)
     ]
 
 

@@ -170,11 +170,11 @@ def main(arguments: list[str] | None = None) -> int:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     folder = (options.data or ROOT / "benchmarks" / "results" / f"scaling-{stamp}").resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    numbers = [int(word) for word in f"{options.fit},{options.check}".split(",")]
-    turns: dict[int, list[list[Sample]]] = {ranks: [] for ranks in numbers}
+    rank_counts = [int(word) for word in f"{options.fit},{options.check}".split(",")]
+    turns: dict[int, list[list[Sample]]] = {ranks: [] for ranks in rank_counts}
     # Rotates through the numbers of ranks, because the machine's speed varies.
     for turn in range(options.turns):
-        for ranks in numbers:
+        for ranks in rank_counts:
             try:
                 turns[ranks].append(measure(ranks, turn, folder, options))
             except RunFailed as error:

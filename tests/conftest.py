@@ -14,7 +14,7 @@ import pool
 from installed import distribution
 from launch import LaunchResult
 
-# Until all test modules are imported, because some import TensorFlow: see imports/sitecustomize.py.
+# Off until all test modules are imported: some import TensorFlow (see imports/sitecustomize.py).
 gc.disable()
 
 

@@ -51,8 +51,8 @@ _SUBJECTS = {  # by folder or file below tensorflow_patches; the first match cou
     "tf.mpi": r"",
 }
 _ORDER = [*_SUBJECTS, INTERNAL]
-_MIN_LETTERS = 10  # that a test must share with a message
-_OURS = {"InternalError", "CancelledError"}  # codes for errors that no script can cause
+_MIN_LETTERS = 10  # of a piece of text that a test must share with a message
+_INTERNAL_KINDS = {"InternalError", "CancelledError"}  # codes for errors that no script can cause
 
 
 class Message(NamedTuple):
@@ -62,7 +62,7 @@ class Message(NamedTuple):
 
     @property
     def subject(self) -> str:
-        if self.kind in _OURS:
+        if self.kind in _INTERNAL_KINDS:
             return INTERNAL
         found = (name for name, files in _SUBJECTS.items() if re.search(files, self.file))
         return next(found)
@@ -87,9 +87,9 @@ def _is_prose(text: str, least: int) -> bool:
 # The kind of message by the function that prints it.
 _SAYS = {"say": "Line", "once": "Line, once", "debug": "Line, with TF_MPI_LOG_LEVEL=debug",
          "print": "Printed", "warn": "Warning"}  # fmt: skip
-_MAKES = re.compile(r"append|extend|join|Why|Gate|assert_\w+")  # calls that compose a text
+_COMPOSES = re.compile(r"append|extend|join|Why|Gate|assert_\w+")  # calls that compose a text
 # Files whose texts are on another generated page, or only for tests.
-_REFERENCE = re.compile(
+_EXCLUDED = re.compile(
     r"python/(config/(parameters?|values)\.py|_src/replaced/)|core/transport/local"
 )
 
@@ -154,7 +154,7 @@ def _of_python(path: Path, file: str) -> Iterator[Message]:
                     kind = _SAYS[called]
                 elif re.search(r"Error$|Warning$", called):
                     kind = called
-                elif kind == "Part" and not _MAKES.fullmatch(called):
+                elif kind == "Part" and not _COMPOSES.fullmatch(called):
                     kind = ""
         if (text := _text(node)) is not None:
             if kind and _is_prose(text, 3 if kind == "Part" else 2):
@@ -239,7 +239,7 @@ def messages() -> list[Message]:
     for top in (ROOT / "install.sh", ROOT / "build" / "install", PRODUCT):
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
             file = str(path.relative_to(PRODUCT if top == PRODUCT else ROOT))
-            if path.suffix in READERS and not _REFERENCE.match(file):
+            if path.suffix in READERS and not _EXCLUDED.match(file):
                 found.update(dict.fromkeys(READERS[path.suffix](path, file)))
     return list(found)
 
@@ -262,8 +262,8 @@ def _pieces(text: str) -> list[str]:
     return [piece for piece in pieces if len(piece) >= _MIN_LETTERS and " " in piece]
 
 
-def _runs(piece: str) -> set[str]:
-    """All runs of four words, one of which may be a placeholder."""
+def _fours(piece: str) -> set[str]:
+    """All sequences of four words, at most one of them a placeholder."""
     words = piece.split()
     fours = [words[i : i + 4] for i in range(len(words) - 3)]
     return {" ".join(four) for four in fours if sum("{}" in word for word in four) < 2}
@@ -287,7 +287,7 @@ def _strings() -> dict[str, list[str]]:
 
 
 @cache
-def _spoken() -> dict[str, list[str]]:
+def _tested_pieces() -> dict[str, list[str]]:
     """The pieces of the strings of each test."""
     return {
         file: [*dict.fromkeys(piece for text in texts for piece in _pieces(text))]
@@ -328,30 +328,30 @@ def tests() -> dict[Message, str]:
     message, filled in, matches it, too.
     """
     pieces = {message: _pieces(message.text) for message in messages()}
-    wholes = {message: "\n".join(some) for message, some in pieces.items()}
-    everything = "\n".join(wholes.values())
+    joined = {message: "\n".join(some) for message, some in pieces.items()}
+    everything = "\n".join(joined.values())
     clauses = {m: set().union(*map(_clauses, some)) for m, some in pieces.items()}
     every_clause = set().union(*clauses.values())
-    runs = set().union(*(_runs(piece) for some in pieces.values() for piece in some))
+    fours = set().union(*(_fours(piece) for some in pieces.values() for piece in some))
     matched: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
 
     def note(words: str, file: str) -> None:
-        found = {message.text: message.file for message in messages() if words in wholes[message]}
+        found = {message.text: message.file for message in messages() if words in joined[message]}
         if len(found) > 1:
             *_, folder, name = file.split("/")
             room = "install" if name.startswith("test_install") else f"/{folder}/"
             own = "/" + re.sub(r"^test_|_test", "", name)
             found = {text: src for text, src in found.items() if room in src or own in src}
         found = found if len(found) == 1 else {}
-        if words.count(" ") > 2:  # enough, if it is a whole clause
+        if words.count(" ") > 2:  # a clause of four words is enough for all messages that have it
             found |= {message.text: "" for message, some in clauses.items() if words in some}
         for text in found:
             matched[text][file] += len(words)
 
-    for file, spoken in _spoken().items():
-        of_file = "\n".join(spoken)
-        words = {piece for piece in spoken if piece in everything}
-        words |= runs & set().union(*map(_runs, spoken))
+    for file, tested in _tested_pieces().items():
+        of_file = "\n".join(tested)
+        words = {piece for piece in tested if piece in everything}
+        words |= fours & set().union(*map(_fours, tested))
         words |= {clause for clause in every_clause if clause in of_file}
         for one in words:
             note(one, file)
