@@ -5,7 +5,7 @@
 
 namespace tfmpi {
 
-// Sends from host memory have ended, or the rank has left.
+// Called when sends from host memory have ended, or the rank has left.
 BouncingMessages::~BouncingMessages() {
   for (Lane& lane : lanes_) {
     if (lane.event != nullptr) gpu_->Delete(lane.event);

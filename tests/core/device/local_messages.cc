@@ -9,7 +9,7 @@ namespace tfmpi {
 class LocalMessages::OfRank : public GpuMessages {
  public:
   OfRank(LocalMessages* all, int rank) : all_(*all), rank_(rank) {}
-  // No rank reads what it has sent any more.
+  // From now on no rank reads the messages of this one.
   ~OfRank() override {
     std::lock_guard<std::mutex> lock(all_.mutex_);
     for (auto& [way, sent] : all_.sent_) {

@@ -41,7 +41,7 @@ SimulatedGpu::~SimulatedGpu() {
   if (!all.empty()) ADD_FAILURE() << options_.description << ":" << all;
 }
 
-// ---- The seam ----
+// ---- The functions of Gpu ----
 
 Status SimulatedGpu::MakeCurrent() {
   UnseenLock lock(mutex_);
@@ -173,7 +173,7 @@ Status SimulatedGpu::NewMemory(size_t bytes, void** memory) {
 void SimulatedGpu::DeletePinned(void* memory) { Deallocate(memory, "cuMemFreeHost", true); }
 void SimulatedGpu::DeleteMemory(void* memory) { Deallocate(memory, "cuMemFree", false); }
 
-// ---- What tests do ----
+// ---- For tests ----
 
 Status SimulatedGpu::Launch(GpuStream stream, std::function<void()> body,
                             const std::vector<const void*>& uses) {
@@ -254,7 +254,7 @@ std::vector<std::string> SimulatedGpu::TakeComplaints() {
   return std::exchange(complaints_, {});
 }
 
-// ---- With the lock ----
+// ---- Private ----
 
 Status SimulatedGpu::Begin(Call call, const char* name, size_t bytes) {
   const std::string of = bytes == 0 ? "" : " of " + std::to_string(bytes) + " bytes";
@@ -317,7 +317,7 @@ void SimulatedGpu::Deallocate(void* memory, const char* name, bool pinned, bool 
   }
   const auto opened = opened_.find(memory);
   if (opened != opened_.end() && (opened->second != 0 || block->uses != 0)) {
-    // The driver waits for this process's work alone.
+    // The driver waits only for the work of this process.
     Complain(std::string(name) + ": another rank has it open, or still reads it");
   }
   if (block->uses != 0) {

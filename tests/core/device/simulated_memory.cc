@@ -34,7 +34,7 @@ SimulatedMemory::~SimulatedMemory() {
   munmap(inside_, bytes_);
 }
 
-// After each block lies a page of nobody's.
+// An unused page follows each block.
 SimulatedMemory::Block* SimulatedMemory::New(size_t bytes, bool pinned) {
   const size_t whole = Rounded(std::max(bytes, size_t{1})) + kPage;
   Block block;

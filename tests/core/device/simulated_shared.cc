@@ -1,5 +1,5 @@
-// What ranks share by way of a simulated GPU: memory of hosts, memory by handles, and the kernel
-// that adds up.
+// The functions of a simulated GPU that ranks share: registered host memory, memory by handles, and
+// the kernel that sums.
 
 #include <cmath>
 #include <utility>

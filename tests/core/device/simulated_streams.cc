@@ -77,7 +77,7 @@ void SimulatedGpu::Run(Stream* stream) {
     if (work->waits_for != nullptr && !Await(stream, work->waits_for)) return;
     if (work->body && !Execute(stream, work)) return;
     if (work->ends != nullptr) HappensBefore(work->ends);
-    // For who unregisters memory, which is then somebody else's; other memory ends with that.
+    // Orders this work before Unregister, after which the owner uses the memory again.
     for (Block* const block : work->uses) {
       if (block->registered) HappensBefore(block);
     }
@@ -86,7 +86,7 @@ void SimulatedGpu::Run(Stream* stream) {
   }
 }
 
-// False: it never ends, and the GPU's end has come.
+// False if it never ends and the GPU is being destroyed.
 bool SimulatedGpu::Await(Stream* stream, Moment* moment) {
   {
     UnseenLock lock(mutex_);

@@ -61,7 +61,7 @@ std::vector<AgreementModel::Action> AgreementModel::Actions() const {
       for (int tensor = 0; tensor < scenario_->tensors; ++tensor) {
         if ((rank.to_ask >> tensor & 1) == 0) continue;
         actions.push_back({Kind::kAsk, r, tensor});
-        // Tensors are as good as each other, so rank 0's order stands for all.
+        // Tensors are interchangeable, so one order of rank 0 stands for all.
         if (r == 0 && !scenario_->differs) break;
       }
       if (MayJoin(r)) actions.push_back({Kind::kJoin, r});

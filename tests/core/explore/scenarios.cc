@@ -89,7 +89,7 @@ Scenario AfterSteps(const std::string& name, int ranks, const std::vector<Item>&
   return scenario;
 }
 
-// The rest in any order of this rank's own; each may be announced separately.
+// Submits the items one after another, in an order that `choose` selects.
 void AskInAnyOrder(SimulatedJob* job, int rank, std::vector<Item> items) {
   while (!items.empty()) {
     const int next = job->world().Choose(static_cast<int>(items.size()));
@@ -98,7 +98,7 @@ void AskInAnyOrder(SimulatedJob* job, int rank, std::vector<Item> items) {
   }
 }
 
-// Only one order of rank 0: names are interchangeable.
+// Rank 0 has only one order, because names are interchangeable.
 Scenario Announcements(int ranks, const std::vector<Item>& items) {
   return Make(
       "announcements in any order: " + std::to_string(ranks) + " ranks, " +
@@ -212,7 +212,7 @@ Scenario Stalls(int ranks) {
       }));
 }
 
-// What all ranks predict, one after the other and together, with additional requests.
+// All ranks submit the predicted step, together or in any order.
 Scenario Votes(int ranks, const std::vector<Item>& step, int time_skips, bool in_any_order) {
   Scenario scenario = AfterSteps(
       "votes: " + std::to_string(ranks) + " ranks, " + std::to_string(step.size()) +

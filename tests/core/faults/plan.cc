@@ -51,7 +51,7 @@ Plan MakePlan(uint64_t seed) {
   plan.may_poll = random.OneIn(4);
   plan.bypass = !random.OneIn(8);
   plan.goes_on = random.OneIn(2);
-  // Beyond a rank's patience with votes, below, and hardly any.
+  // None, hardly any, and less and more than a rank's patience with votes.
   constexpr int kTimes[] = {0, 30, 1000, 30'000};
   plan.slow = kTimes[random.Below(4)];
   plan.latency = kTimes[random.Below(4)];

@@ -12,7 +12,7 @@ using std::chrono::seconds;
 
 constexpr milliseconds kStallTimeout{1500};
 constexpr milliseconds kCollectiveTimeout{2000};
-// The engine waits this much longer than such a stall timeout for rank 0 (engine.cc), and the
+// The engine waits this much longer than the stall timeout for rank 0 (WithGrace), and the
 // transport this long for the last collective (Finalize).
 constexpr seconds kGrace{2};
 constexpr seconds kFinalize{30};
@@ -61,7 +61,7 @@ SimulationOptions Schedule::MakeSimulationOptions() {
   options.may_poll = plan_.may_poll;
   options.choose = [this](int ways) { return random_.Below(ways); };
   options.pause = [this](int) {
-    // Polling takes time; and sometimes a rank is kept from its core.
+    // Polling takes time, and sometimes a rank does not get its core.
     const Clock::duration least = std::chrono::microseconds(plan_.may_poll ? 2 : 0);
     if (plan_.slow == 0 || !random_.OneIn(4)) return least;
     return least + random_.Micros(plan_.slow);

@@ -6,7 +6,7 @@
 
 namespace {
 
-// By a hash of where it is, whether a branch was ever taken.
+// Whether a branch was ever taken, by a hash of its address.
 constexpr size_t kBranches = size_t{1} << 16;
 unsigned char taken[kBranches];
 bool took_a_new_one = false;
@@ -25,7 +25,7 @@ namespace tfmpi {
 
 int Fuzzer::branches() const { return static_cast<int>(std::count(taken, taken + kBranches, 1)); }
 
-// 0xff: the beginning of a length of billions.
+// 0xff begins a length of billions.
 char Fuzzer::Byte() {
   constexpr unsigned char kTelling[] = {0, 1, 2, 0x7f, 0x80, 0x81, 0xfe, 0xff};
   return static_cast<char>(Below(2) == 0 ? kTelling[Below(8)] : Below(256));

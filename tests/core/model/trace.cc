@@ -46,7 +46,7 @@ class Model {
     return wrong_;
   }
 
-  // By all ranks, none of which has told the coordinator.
+  // All ranks have voted for the list, and none has announced its requests to the coordinator.
   std::string Voted(const ResponseList& response_list) {
     for (const Response& response : response_list.responses) {
       if (response.contributors != ranks_) Blame("a vote without all ranks");
@@ -111,7 +111,7 @@ ResponseList ReadResponses(const std::string& message) {
   return response_list;
 }
 
-// What was decided, without how it was divided into lists, and without what depends on time only.
+// The decisions, without their division into lists and without all that depends on time only.
 struct Decisions {
   std::vector<std::string> items;
   std::vector<std::string> errors;
@@ -176,8 +176,8 @@ std::string Trace::Check() const {
     }
     if (!wrong.empty()) return wrong;
   }
-  // Operations that move data have one order on all ranks, however they were agreed on; so has
-  // everything that the ranks receive. A rank that has failed may have done less.
+  // Operations that move data have one order on all ranks, however they were agreed on; so have the
+  // response lists that the ranks receive. A rank that has failed may have done less.
   const auto project = [this](int rank, bool data) {
     std::vector<std::string> messages;
     for (const Recorded& recorded : events_[rank]) {

@@ -21,7 +21,7 @@ struct Call {
   Kind kind;
   int step;
   std::string name;
-  std::vector<double> data;  // what it gives, then what it gets
+  std::vector<double> data;  // its input, then its result
   std::vector<double> rows;
   int done = 0;
   Status status;
@@ -89,7 +89,7 @@ class Lives {
     return options;
   }
 
-  // Tells whose it is, and of which step.
+  // Identifies the rank and the step.
   static double Value(int rank, int step) { return std::pow(10.0, rank) * (1 + step); }
   double Weight(int rank) const {
     double all = 0;
@@ -128,7 +128,7 @@ class Lives {
     call->kind = kinds_[which];
     call->step = step;
     call->name = "t" + std::to_string(which);
-    // Some of two elements, so that what is fused differs; in place or not.
+    // In place. Some have two elements, so that fusion differs.
     call->data.assign(1 + which % 2, Value(rank, step));
     Request request;
     request.name = call->name;
@@ -203,7 +203,7 @@ class Lives {
       if (one->name == call.name && one->step == call.step) other = one.get();
     }
     if (other == nullptr) return "nobody else has it";
-    // What a dead rank was to give ends alike on all.
+    // A broadcast whose root has died ends in the same way on all ranks.
     const bool by_death = call.kind == Kind::kBroadcast && call.status.code() == Code::kUnavailable;
     if (by_death) return other->status.code() == Code::kUnavailable ? "" : "has failed here only";
     if (!call.status.ok()) return call.status.message();
@@ -247,7 +247,7 @@ class Lives {
   std::mt19937_64 random_;
   const int ranks_;
   const int steps_;
-  std::map<int, int> doom_;  // by rank: in so many turns
+  std::map<int, int> doom_;  // by rank: the turns until it dies
   std::vector<Kind> kinds_;
   Simulation world_;
   std::unique_ptr<MortalWorld> mortal_;

@@ -7,8 +7,7 @@
 
 namespace tfmpi {
 
-// One operation of all ranks of a group: the contribution of each stays, whether the rank lives or
-// not.
+// One operation of all ranks of a group. A rank's contribution stays, even if the rank dies.
 struct Operation {
   enum class Kind { kNone, kAllreduce, kAllgather, kBroadcast };
   Kind kind = Kind::kNone;
@@ -18,7 +17,7 @@ struct Operation {
 
 constexpr std::chrono::milliseconds kLook{5};
 
-// A vote, or a meeting.
+// A vote (Agree), or a meeting (Regroup).
 struct Round {
   std::map<int, bool> votes;
   bool decided = false;
@@ -27,7 +26,7 @@ struct Round {
 
 struct MortalWorld::Group {
   std::vector<int> persons;
-  std::vector<Clock::duration> notices;  // by rank: so long after a death
+  std::vector<Clock::duration> notices;  // by rank: how long after a death it notices it
   bool revoked = false;
   std::deque<Operation> operations;
   std::vector<size_t> at;  // by rank: the next operation
@@ -195,7 +194,7 @@ class MortalTransport : public Transport, public Membership {
     return Await([&operation, size] { return operation.put.size() == size; }, deadline);
   }
   Status Await(const std::function<bool()>& there, TimePoint deadline) {
-    // Time does not stop by itself where a death is noticed.
+    // Time passes in steps, because the simulation does not know when a death is noticed.
     const auto stirs = [&] { return there() || HasFailedRank(); };
     bool in_time = false;
     while (!in_time && sim().Now() < deadline) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kStackBytes = size_t{256} << 10;
 
-// Of fibers that are gone: memory that was touched before costs no page fault.
+// Stacks of deleted fibers, for reuse: memory that was touched before costs no page fault.
 std::vector<std::unique_ptr<char[]>>& Spare() {
   static auto* const spare = new std::vector<std::unique_ptr<char[]>>;
   return *spare;

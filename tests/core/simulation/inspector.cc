@@ -13,7 +13,7 @@ uint64_t HashOf(const Status& status) {
   return Mix(static_cast<uint64_t>(status.code()), HashOf(status.message()));
 }
 
-// One number of what is given in this order.
+// A hash of all numbers in this order.
 template <typename... Numbers>
 uint64_t All(Numbers... numbers) {
   uint64_t hash = 1;
@@ -34,7 +34,7 @@ uint64_t HashOf(const NamedSignature& named) {
 
 }  // namespace
 
-// Tickets are left out: of one name they have the order of its requests.
+// Omits tickets, because those of one name are in the order of its requests.
 uint64_t Inspector::RequestsOf(const Engine& engine) {
   const Queue& queue = *engine.view().queue;
   const Drained& drained = queue.drained_;
@@ -44,7 +44,7 @@ uint64_t Inspector::RequestsOf(const Engine& engine) {
     hash = All(hash, HashOf(submission.request.name), HashOf(submission.request.signature));
   }
   for (const Ticket ticket : drained.withdrawals) {
-    // Of which request of its name it is, here or there.
+    // The place of the request to withdraw, in the queue or among the pending ones.
     uint64_t which = 0, place = 0;
     for (const Submission& submission : drained.submissions) {
       ++place;
@@ -111,7 +111,7 @@ uint64_t Inspector::Of(const ResponseBypass& bypass) {
   return hash;
 }
 
-// Not: who was first, or last, which is only told.
+// Omits which rank was first or last, which only messages mention.
 uint64_t Inspector::Of(const Coordinator& coordinator) {
   const auto of_pending = [](const Coordinator::Pending& pending) {
     uint64_t one = All(HashOf(pending.named), pending.num_ready, HashOf(pending.since));

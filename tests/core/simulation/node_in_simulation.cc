@@ -1,5 +1,5 @@
-// The transport of a node's rank, in turns with those of the other ranks. Its waits are the
-// simulation's; faults of messages and collectives are injected from outside.
+// The product's transport of a node in a simulation, which makes the waits and injects the faults
+// of messages and collectives.
 
 #include <cstring>
 #include <numeric>
@@ -85,7 +85,7 @@ std::unique_ptr<Transport> Simulation::CreateNodeTransport(int rank) {
   }
   std::vector<int> node_ranks(ranks);
   std::iota(node_ranks.begin(), node_ranks.end(), 0);
-  // One core: whoever waits lets the others run.
+  // One core, so that a rank that waits lets the others run.
   const NodeMemory memory(node_memory_.get(), rank, ranks, 1);
   return std::make_unique<NodeInSimulation>(
       MakeNodeTransport(std::make_unique<SimulatedTransport>(this, rank), nullptr, memory,

@@ -12,7 +12,8 @@ std::string Who(const Referee::Call& call) {
          std::to_string(call.number);
 }
 
-// Element 0: how many ranks; then for each rank the number of its request, from 1.
+// Element 0 counts the ranks; one element per rank is the number of its request, from 1; others are
+// 0.
 size_t Elements(const Item& item, int ranks) { return 1 + ranks + item.more; }
 
 double Get(const Item& item, const std::vector<char>& data, size_t index) {
@@ -131,7 +132,7 @@ std::string Referee::Read(Call* call) const {
   return "";
 }
 
-// Of a broadcast only the root's is there.
+// The result of a broadcast contains only the root's data.
 std::string Referee::ReadSum(Call* call) const {
   const Item& item = call->item;
   int contributors = 0;
@@ -142,7 +143,7 @@ std::string Referee::ReadSum(Call* call) const {
   const auto whole = [&](size_t index, double* value) {
     const double found = Get(item, call->output, index);
     *value = std::round(found * divisor);
-    // The factor 1/n is rounded once, and the product.
+    // The factor 1/n and the product are rounded once each.
     const bool exact = contributors == 1 || contributors == 2 || contributors == 4;
     const double error = exact || divisor == 1 ? 0 : std::fabs(found) * 0x1p-22;
     return std::fabs(*value / divisor - found) <= error;
@@ -189,7 +190,7 @@ bool Referee::Done(int rank) const {
 
 std::string Referee::Verdict(bool alike) const {
   if (!wrong_.empty()) return wrong_;
-  // By request of a rank, who met there.
+  // By request (name, rank, number), a call whose result contains it.
   std::map<std::tuple<std::string, int, int>, const Call*> meetings;
   for (const Call& call : calls_) {
     if (!call.done || !call.status.ok() || call.item.kind == OpKind::kBroadcast) continue;

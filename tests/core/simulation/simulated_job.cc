@@ -28,7 +28,7 @@ SimulatedJob::SimulatedJob(const SimulationOptions& simulation, const EngineOpti
   }
 }
 
-// Engines end outside of their actors.
+// Engines are destroyed outside of their actors.
 SimulatedJob::~SimulatedJob() {
   world_.Abandon();
   engines_.clear();
@@ -38,7 +38,7 @@ void SimulatedJob::AddScript(int rank, std::function<void()> script) {
   world_.AddScript(rank, std::move(script));
 }
 
-// Where a script stands when others run.
+// The points of a script at which others may run.
 enum Where { kAsks = 1, kAwaits, kWithdraws, kJoins, kLeaves };
 
 std::vector<Referee::Call*> SimulatedJob::Ask(int rank, const std::vector<Item>& items) {

@@ -11,7 +11,7 @@ std::unique_ptr<Transport> Simulation::CreateTransport(int rank) {
   return std::make_unique<SimulatedTransport>(this, rank);
 }
 
-// How many messages there were before makes no difference.
+// Message::content omits the envelope, which numbers the message.
 constexpr size_t kEnvelopeBytes = 8;
 
 void Simulation::Send(int from, int to, const std::string& bytes) {
@@ -41,7 +41,7 @@ bool Simulation::HasLeftMessages() const {
   });
 }
 
-// As they came; those of one sender in its order.
+// In the order of their arrival, and so in each sender's order.
 void Simulation::Receive(int rank, std::vector<ControlMessage>* inbox) {
   if (current_ != nullptr) current_->said = false;
   while (true) {

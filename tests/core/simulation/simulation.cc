@@ -74,7 +74,7 @@ TimePoint Simulation::NextEvent() const {
   return next;
 }
 
-// Of those that wait for something that is not there.
+// Of the actors that cannot go on.
 TimePoint Simulation::NextDeadline() const {
   TimePoint next = TimePoint::max();
   for (const auto& actor : actors_) {
@@ -84,7 +84,7 @@ TimePoint Simulation::NextDeadline() const {
 }
 
 std::string Simulation::Run() {
-  constexpr uint64_t kMaxTurns = 3'000'000;  // of a run that passes no time, or hardly any
+  constexpr uint64_t kMaxTurns = 3'000'000;  // for a run in which almost no time passes
   const TimePoint horizon = now_ + options_.horizon;
   std::vector<Actor*> ready;
   while (violation_.empty() && !abandoning_) {
@@ -130,7 +130,7 @@ void Simulation::Resume(Actor* actor) {
     if (!MayGoOn(*actor)) return;
   }
   ++turns_;
-  // All that an engine can see until it yields, but for messages, which Receive adds.
+  // All that an engine can see until it yields, except messages, which Receive adds.
   if (actor->is_engine && engines_[actor->rank] != nullptr) {
     const Engine& engine = *engines_[actor->rank];
     if (actor->rests) actor->history = Inspector::StateOf(engine);
@@ -187,7 +187,7 @@ void Simulation::Done(uint64_t what) {
 }
 
 void Simulation::Sleep(Clock::duration time) {
-  // In a destructor that Abandoned has called nothing may be thrown.
+  // A destructor that runs because Abandoned was thrown must not throw.
   if (current_ == nullptr || std::uncaught_exceptions() > 0) {
     now_ += time;
     return;
@@ -196,8 +196,8 @@ void Simulation::Sleep(Clock::duration time) {
   WaitUntil([this, until] { return now_ >= until; }, until);
 }
 
-// A rank looks at a word several times before it goes another way: what counts is what others do
-// before the last look, and after it.
+// A rank polls a word several times before it does something else. All that matters is whether
+// others act before or after the last poll, so they may run only then.
 void Simulation::Relax() {
   constexpr int kLooks = 16;
   if (current_ == nullptr || ++current_->looks % kLooks != 0) return;
@@ -238,7 +238,7 @@ uint64_t Simulation::FingerprintOf(const Actor& actor) const {
 uint64_t Simulation::Fingerprint() const {
   uint64_t hash = Mix(word_.load(), static_cast<uint64_t>(now_.time_since_epoch().count()));
   hash = Mix(hash, static_cast<uint64_t>(skips_));
-  // A script that is about to choose has been chosen itself.
+  // If a script is choosing, it matters which one.
   hash = Mix(hash, current_ == nullptr ? 0 : 1 + static_cast<uint64_t>(current_->rank));
   for (const auto& actor : actors_) hash = Mix(hash, FingerprintOf(*actor));
   for (int rank = 0; rank < options_.ranks; ++rank) {

@@ -28,7 +28,7 @@ double Reduce(const Job& job, const std::vector<int>& ranks, size_t component) {
   return job.op == ReduceOp::kAverage ? result / static_cast<double>(ranks.size()) : result;
 }
 
-// 0 if the result has a bit for every bit of the exact one.
+// 0 if the exact result has no more bits than the type.
 double Tolerance(const Job& job, size_t ranks, double expected) {
   const bool power_of_two = (ranks & (ranks - 1)) == 0;
   if (job.op != ReduceOp::kAverage || power_of_two) return 0;

@@ -60,7 +60,8 @@ struct Event {
 
 class Stream {
  public:
-  // `blocking`: its operations and those of the device's default stream wait for each other.
+  // Unless `flags` has kNonBlocking, its operations and those of the device's default stream wait
+  // for each other.
   Stream(Device* device, unsigned flags, int priority);
   void Push(Operation operation);
   void Record(Event* event);
