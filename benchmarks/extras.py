@@ -14,6 +14,7 @@ from benchmarks.columns import Column
 from benchmarks.runner import Cell
 
 BASE = "ours:2"
+# By extra, the rows (workload, style) where it should matter most.
 WHERE = {
     "kept_memory": (("dense100mb", "compiled"), ("dense100mb", "v1")),
     "scatter_in_place": (("embedding", "fit"),),

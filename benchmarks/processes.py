@@ -84,7 +84,7 @@ class Run:
         _end(self._started, self._marker)
 
     @property
-    def has_ended(self) -> bool:
+    def any_ended(self) -> bool:
         """Whether any of its processes has ended."""
         return any(process.poll() is not None for process in self._started)
 
@@ -150,7 +150,7 @@ class Pipes:
         """
         waiting = set(self._passed)
         pids = []
-        while waiting and not run.has_ended and time.monotonic() < deadline:
+        while waiting and not run.any_ended and time.monotonic() < deadline:
             ready, _, _ = select.select(list(waiting), [], [], 0.5)
             for passed in ready:
                 pids.append(int.from_bytes(os.read(passed, PID_BYTES), "little"))

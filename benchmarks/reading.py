@@ -67,7 +67,7 @@ def one_run(column: Column, pipeline: str, folder: Path, epochs: int) -> dict[st
     ranks = [json.loads(line[len(MARK) :]) for line in lines if line.startswith(MARK)]
     slowest = {
         clock: [max(each) for each in zip(*(rank[clock] for rank in ranks), strict=True)]
-        for clock in ("seconds", "processor")
+        for clock in ("seconds", "cpu_seconds")
     }
     return {**slowest, "loss": ranks[0]["loss"]}
 
@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
                 for _ in range(options.rounds)
             ]
             cells = [pipeline]
-            for clock in ("seconds", "processor"):
+            for clock in ("seconds", "cpu_seconds"):
                 alone, divided = (
                     statistics.median(second for pair in runs for second in pair[which][clock])
                     for which in (0, 1)

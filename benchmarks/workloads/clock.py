@@ -168,7 +168,7 @@ class Turns:
             raise RuntimeError("the process that gives turns has exited")
 
     def pass_on(self) -> None:
-        """Ends this process's turn and waits, with the whole process stopped, for the next one."""
+        """Ends this process's turn and waits for the next one; until then it is usually stopped."""
         if self._pipes is not None:
             os.write(self._pipes[1], os.getpid().to_bytes(PID_BYTES, "little"))
             self.wait()

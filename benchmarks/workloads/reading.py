@@ -100,14 +100,14 @@ class Clock(keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self.seconds: list[float] = []
-        self.processor: list[float] = []
+        self.cpu_seconds: list[float] = []
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._begin = time.perf_counter(), time.process_time()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.seconds.append(time.perf_counter() - self._begin[0])
-        self.processor.append(time.process_time() - self._begin[1])
+        self.cpu_seconds.append(time.process_time() - self._begin[1])
 
 
 def network() -> Any:
@@ -132,7 +132,7 @@ def main() -> None:
     history = network().fit(data, epochs=epochs + 1, callbacks=[clock], verbose=0, **steps)
     found = {
         "seconds": clock.seconds[1:],
-        "processor": clock.processor[1:],
+        "cpu_seconds": clock.cpu_seconds[1:],
         "loss": history.history["loss"][-1],
     }
     print(MARK + json.dumps(found), flush=True)
