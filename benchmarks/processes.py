@@ -210,19 +210,15 @@ def _times_out(processes: Sequence[subprocess.Popen[bytes]], deadline: float) ->
             return True
         if any(process.poll() not in (None, 0) for process in processes):
             deadline = min(deadline, time.monotonic() + PEER_GRACE)
-            if _all_end(processes, deadline):
-                return False
-            break
+            _await_end(processes, deadline)
+            return False
         time.sleep(0.02)
     return False
 
 
-def _all_end(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> bool:
-    while any(process.poll() is None for process in processes):
-        if time.monotonic() > deadline:
-            return False
+def _await_end(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> None:
+    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return True
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]], marker: str) -> None:
@@ -230,7 +226,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], marker: str) -> None:
     for process in processes:
         if process.poll() is None:
             process.terminate()
-    _all_end(processes, time.monotonic() + 5)
+    _await_end(processes, time.monotonic() + 5)
     deadline = time.monotonic() + 10
     while pids := _marked(marker):
         _signal(pids, signal.SIGKILL)
