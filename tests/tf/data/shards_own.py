@@ -28,12 +28,18 @@ Y = RANDOM.randn(37, 2).astype("float32")
 PARTS = [(slice(0, 25), 10), (slice(25, 37), 3)]
 
 
-def trained(fit, rate=0.1):
+def trained(fit, rate=0.1, own_rate=None):
+    """`own_rate`: set after fit, if given; then two updates by the script itself."""
     keras.utils.set_random_seed(2)
     model = keras.Sequential([keras.layers.InputLayer((3,)), keras.layers.Dense(2)])
     model.compile(keras.optimizers.SGD(rate, momentum=0.9), "mse", metrics=["mae"])
     history = fit(model).history
     values = {name: encode(np.array(value, np.float64)) for name, value in history.items()}
+    if own_rate is not None:
+        model.optimizer.learning_rate = own_rate
+        model.train_on_batch(X[:8], Y[:8])
+        pairs = [(tf.ones_like(variable), variable) for variable in model.trainable_variables]
+        model.optimizer.apply_gradients(pairs)
     values["kernel"] = encode(model.get_weights()[0])
     return values
 
@@ -95,7 +101,9 @@ def batch_per_rank():
 
     found = {} if ALONE else {"places": places(dataset(slice(0, 13), 4, drop_remainder=True))}
     return found | {
-        "arrays": trained(lambda m: m.fit(X, Y, batch_size=4 * times, **arguments), 0.1 * times),
+        "arrays": trained(
+            lambda m: m.fit(X, Y, batch_size=4 * times, **arguments), 0.1 * times, own_rate=0.1
+        ),
         "dataset": trained(lambda m: m.fit(dataset(whole, 4 * times), **arguments), schedule()),
         "from_rank_0": trained(lambda m: m.fit(noisy, **arguments), 0.1 * times),
     }

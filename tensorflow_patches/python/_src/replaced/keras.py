@@ -151,8 +151,6 @@ KERAS = (
         "a model built by its first use is synchronized", _CALLS),
     Row("keras.src.trainers.trainer:BaseTrainer|Trainer._get_metrics_result_or_logs",
         How.SUBCLASSES, fit.over_ranks, "an epoch's logs cover the data of all ranks", _DECISIONS),
-    Row(f"{_LIST}.on_train_begin", How.BEFORE, learning_rate.fit_begins,
-        "optimizers in fit use the scaled learning rate", _RATE, RATE),
     # After the exchanges of fit itself
     Row(f"{_LIST}.on_train_begin", How.AFTER, on_sigterm.begins,
         "SIGTERM ends all ranks after one step", _SIGTERM, SIGTERM),
