@@ -112,8 +112,7 @@ class _Wait:
             self.number = _own_saves[self.path]
 
     def is_over(self) -> bool:
-        """Whether the wait is over: rank 0 has done this save, or has posted that it left the
-        section, without this save, which is reported. Raises if rank 0 will do neither."""
+        """Whether rank 0 has done this save. Raises if it will not."""
         # Read these before the saves, because rank 0 posts them after its saves.
         ended = _posted(_ENDED) > 0
         left = self.section is not None and _posted(_LEFT + self.section) > 0
@@ -132,12 +131,6 @@ class _Wait:
                 _matched.add(found)
         if found is not None:
             self._match(found)
-        elif left:
-            _say(
-                f"rank {group.rank} saves '{self.path}', but rank 0 has not saved it; nothing was "
-                f"written. {_WAY_OUT}",
-                key="nothing was written",
-            )
         elif ended and (why := _value(_ENDED, 0)):
             raise errors.error_from_code(
                 errors.UNAVAILABLE, f"rank 0/{group.size} has stopped: {why}"
@@ -148,7 +141,7 @@ class _Wait:
                 f"rank {group.rank} saves '{self.path}', but "
                 f"{_SCRIPT_ENDED if ended else _RANK_0_CONTINUED} without saving it. {_WAY_OUT}",
             )
-        return found is not None or left
+        return found is not None
 
     def _find_by_path(self) -> int | None:
         """The index of the save of rank 0 that matches this one by path; under _lock."""
@@ -193,10 +186,11 @@ class _Wait:
         if save.path == self.path or _by_path.get(self.path):
             return
         linked = names.link_to_rank_0(self.path, save.path, save.kept)
-        _say(
+        log.once(
             f"rank 0 has saved '{save.path}' where rank {group.rank} saves '{self.path}', which "
             + (_SAME_FILE_NOTE if linked else f"will not exist. {_WAY_OUT}"),
-            key="same file" if linked else "will not exist",
+            key=f"save under another name: {linked}",
+            every_rank=True,
         )
 
     def report_wait(self, posts_read: int) -> None:
@@ -222,8 +216,7 @@ class _Wait:
 
 
 def wait(kind: str, path: str, section: str | None) -> bool:
-    """Waits until rank 0 has done this rank's save of `path`, or has left `section` without it,
-    which is reported.
+    """Waits until rank 0 has done this rank's save of `path`.
 
     Returns False if rank 0 died before that, and this rank is now rank 0.
 
@@ -233,8 +226,7 @@ def wait(kind: str, path: str, section: str | None) -> bool:
 
     Raises:
       tf.errors.DeadlineExceededError: rank 0 has not saved within TF_MPI_STALL_TIMEOUT.
-      tf.errors.UnavailableError: rank 0 has continued or ended without saving, and has not posted
-        that it left `section` (see saves.passing).
+      tf.errors.UnavailableError: rank 0 has continued or ended without saving.
       Exception: rank 0's save has failed; the exception that rank 0 raised (failures.py).
     """
     one = _Wait(kind, path, section)
@@ -326,10 +318,6 @@ def _similarity(one: str, other: str) -> int:
     if re.sub(r"\d+", "0", name) == re.sub(r"\d+", "0", other_name):
         return 2
     return int(os.path.splitext(name)[1] == os.path.splitext(other_name)[1])
-
-
-def _say(line: str, key: str) -> None:
-    log.once(line, f"saves that differ: {key}", every_rank=True)
 
 
 _SAME_FILE_NOTE = (
