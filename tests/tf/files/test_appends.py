@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from extras import load
 from tiers import full
 
 
@@ -58,3 +61,16 @@ def test_text_that_differs_by_rank_is_there_and_reported(appended):
     )
     assert [text.count(line) for text in run.stderr] == [1, *[0] * (len(ranks) - 1)]
     assert sum(text.count("any one rank has appended") for text in run.stderr) == 1
+
+
+def test_a_write_during_a_rollover_keeps_other_ranks_out(monkeypatch, tmp_path):
+    appends = load("tensorflow.mpi._src.files.appends")
+    monkeypatch.setattr(appends.private.tempfile, "tempdir", str(tmp_path))
+    with appends.alone_on_node():
+        with appends.alone_on_node():
+            pass
+        other = appends.private.open_file(appends._LOCK_FILE)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)

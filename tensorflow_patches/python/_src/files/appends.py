@@ -34,6 +34,7 @@ _truncations: collections.Counter[str] = collections.Counter()  # with renames a
 _files: dict[tuple[str, int, int], _File] = {}  # by path, inode, and truncations
 _renamed: dict[str, str] = {}  # by path: see renamed()
 _lock_file: int | None = None  # open until the process exits
+_is_alone = False  # whether a thread is inside alone_on_node()
 
 
 class _File:
@@ -152,9 +153,12 @@ def renamed(path: str, now: str) -> Iterator[None]:
 @contextlib.contextmanager
 def alone_on_node() -> Iterator[None]:
     """Keeps other threads and other ranks of the node from appending. After _LOCK_SECONDS it
-    continues without the ranks' lock."""
-    global _lock_file
+    continues without the ranks' lock. May be nested."""
+    global _is_alone, _lock_file
     with _lock:
+        if _is_alone:
+            yield
+            return
         with contextlib.suppress(OSError):
             if _lock_file is None:
                 _lock_file = private.open_file(_LOCK_FILE)
@@ -164,8 +168,10 @@ def alone_on_node() -> Iterator[None]:
                     fcntl.flock(_lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 time.sleep(_POLL_SECONDS)
+        _is_alone = True
         try:
             yield
         finally:
+            _is_alone = False
             if _lock_file is not None:
                 fcntl.flock(_lock_file, fcntl.LOCK_UN)
