@@ -106,7 +106,7 @@ GPUS: tuple[Mutation, ...] = (
     ),
     _gpu(
         "ring_events", "events are never freed", _RING,
-        "if (lane->landed[i] != nullptr) lane->gpu->Delete(lane->landed[i]);", "",
+        "if (landed[i] != nullptr) gpu->Delete(landed[i]);", "",
     ),
     _gpu(
         "direct_gradient", "GPUs reduce a gradient before it is ready", _DIRECT,

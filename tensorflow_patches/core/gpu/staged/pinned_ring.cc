@@ -22,17 +22,16 @@ size_t PinnedRing::OwnBytes() const { return wire_bytes_ + kMaxStretches * sizeo
 
 size_t PinnedRing::SlotBytes() const { return OwnBytes() + (shared_ == nullptr ? wire_bytes_ : 0); }
 
-PinnedRing::~PinnedRing() {
-  DeleteMemory();
-  for (const std::unique_ptr<Lane>& lane : lanes_) {
-    for (size_t i = 0; i < kSlots; ++i) {
-      if (lane->fetched[i] != nullptr) lane->gpu->Delete(lane->fetched[i]);
-      if (lane->landed[i] != nullptr) lane->gpu->Delete(lane->landed[i]);
-    }
-    if (lane->done != nullptr) lane->gpu->Delete(lane->done);
-    if (lane->fetching != nullptr) lane->gpu->Delete(lane->fetching);
-    if (lane->landing != nullptr) lane->gpu->Delete(lane->landing);
+PinnedRing::~PinnedRing() { DeleteMemory(); }
+
+PinnedRing::Lane::~Lane() {
+  for (size_t i = 0; i < kSlots; ++i) {
+    if (fetched[i] != nullptr) gpu->Delete(fetched[i]);
+    if (landed[i] != nullptr) gpu->Delete(landed[i]);
   }
+  if (done != nullptr) gpu->Delete(done);
+  if (fetching != nullptr) gpu->Delete(fetching);
+  if (landing != nullptr) gpu->Delete(landing);
 }
 
 Status PinnedRing::Prepare(Gpu* gpu) {
@@ -64,10 +63,7 @@ PinnedRing::Lane* PinnedRing::LaneOf(const Gpu* gpu) {
 }
 
 Status PinnedRing::NewLane(Gpu* gpu) {
-  // Added first, so that the destructor deletes everything created below.
-  lanes_.push_back(std::make_unique<Lane>());
-  Lane* const lane = lanes_.back().get();
-  lane->gpu = gpu;
+  auto lane = std::make_unique<Lane>(gpu);
   Status status = gpu->NewStream(&lane->fetching);
   if (status.ok()) status = gpu->NewStream(&lane->landing);
   if (status.ok()) status = gpu->NewEvent(&lane->done);
@@ -75,6 +71,7 @@ Status PinnedRing::NewLane(Gpu* gpu) {
     status = gpu->NewEvent(&lane->fetched[i]);
     if (status.ok()) status = gpu->NewEvent(&lane->landed[i]);
   }
+  if (status.ok()) lanes_.push_back(std::move(lane));
   return status;
 }
 

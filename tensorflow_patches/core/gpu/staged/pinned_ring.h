@@ -38,7 +38,10 @@ class PinnedRing {
 
   // What this ring owns on one GPU.
   struct Lane {
-    Gpu* gpu = nullptr;
+    explicit Lane(Gpu* on) : gpu(on) {}
+    ~Lane();
+
+    Gpu* const gpu;
     GpuStream fetching = nullptr;  // to the host
     GpuStream landing = nullptr;   // from it
     GpuEvent done = nullptr;       // for submitters' streams
