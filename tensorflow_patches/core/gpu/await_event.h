@@ -39,9 +39,11 @@ Status AwaitEvent(Gpu* gpu, GpuEvent event, TimePoint deadline, const Late& late
   return AwaitEvent(gpu, event, deadline, late, [] { return Status(); });
 }
 
-// Turns a failure of this GPU into kUnavailable, which ends the job: the peers wait for this rank.
+// Turns a failure of this GPU into kUnavailable, which ends the job, as a missed deadline does: the
+// peers wait for this rank.
 inline Status Fatal(const Status& status) {
-  return status.ok() ? status : Status(Code::kUnavailable, status.message());
+  if (status.ok() || status.code() == Code::kDeadlineExceeded) return status;
+  return Status(Code::kUnavailable, status.message());
 }
 
 // Messages for `late`.

@@ -356,6 +356,28 @@ TEST_F(StagedErrorTest, AHostAndAGpuAreToldApart) {
   ranks.JoinAll();
 }
 
+// The peers are in the exchange already.
+TEST_F(StagedErrorTest, ARankWithoutRoomForTheChunksEndsTheJob) {
+  if (TestGpu::IsReal()) GTEST_SKIP() << "a real GPU does not fail on demand";
+  using Call = SimulatedGpu::Call;
+  for (const Call call : {Call::kNewPinned, Call::kNewStream, Call::kNewEvent}) {
+    Gpus gpus(2, Schedule::kRandom, kStaged);
+    EngineOptions options = OptionsOf(kStaged);
+    options.collective_timeout = std::chrono::seconds(1);
+    Ranks ranks(2, options);
+    std::vector<std::string> said(2);
+    ranks.Each([&](int rank, Engine& engine) {
+      OnGpu tensors(gpus, {kJob}, rank);
+      const GpuMemory memory = gpus.Ready(rank);
+      if (rank == 1) gpus[1].simulated()->Fail(call, 1);
+      said[rank] =
+          RunOne(engine, RequestOnGpu(kJob, tensors.inputs[0], tensors.outputs[0], memory));
+    });
+    EXPECT_NE(said[0], "");
+    EXPECT_NE(said[1].find("rank 1/2: allreduce 'x': cu"), std::string::npos) << said[1];
+  }
+}
+
 // A GPU that stands still, or whose work fails, ends the job on all ranks with its name.
 TEST_F(StagedErrorTest, AGpuThatFailsEndsTheJob) {
   if (TestGpu::IsReal()) GTEST_SKIP() << "a real GPU fails for all that comes after";

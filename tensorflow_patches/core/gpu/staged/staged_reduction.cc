@@ -116,7 +116,7 @@ Status StagedReduction::Run(Work* work) {
     if (status.ok()) status = Land(slot, chunk, *work);
   }
   const Status continued = LetSubmittersContinue(*work);
-  return status.ok() ? continued : status;
+  return Fatal(status.ok() ? continued : status);
 }
 
 // Enqueues the chunk's copies from the GPU, after earlier copies that use its slot.
@@ -150,7 +150,7 @@ Status StagedReduction::Fetch(const Work& work, size_t number) {
     }
     if (status.ok()) status = copies.Flush();
     if (status.ok()) status = gpu->Record(lane->fetched[slot.number], lane->fetching);
-    if (!status.ok()) return Fatal(status);
+    if (!status.ok()) return status;
   }
   return Status();
 }
@@ -165,9 +165,7 @@ Status StagedReduction::AwaitFetched(const Slot& slot, const Work& work) {
 }
 
 Status StagedReduction::Await(Gpu* gpu, GpuEvent event, const Work& work) {
-  const Status status =
-      AwaitEvent(gpu, event, work.deadline, [&] { return NotArrived(work.awaited(), *gpu); });
-  return status.code() == Code::kDeadlineExceeded ? status : Fatal(status);
+  return AwaitEvent(gpu, event, work.deadline, [&] { return NotArrived(work.awaited(), *gpu); });
 }
 
 // Reads the scales in the order in which Fetch copies them.
@@ -295,7 +293,7 @@ Status StagedReduction::Land(const Slot& slot, const Chunk& chunk, const Work& w
     }
     if (status.ok()) status = copies.Flush();
     if (status.ok()) status = lane->gpu->Record(lane->landed[slot.number], lane->landing);
-    if (!status.ok()) return Fatal(status);
+    if (!status.ok()) return status;
   }
   return Status();
 }
@@ -315,7 +313,7 @@ Status StagedReduction::LetSubmittersContinue(const Work& work) {
         if (status.ok()) status = gpu->Wait(last, lane->done);
       }
       last = nullptr;
-      if (failure.ok()) failure = Fatal(status);
+      if (failure.ok()) failure = status;
     }
   }
   return failure;
