@@ -22,7 +22,6 @@ std::string Rank(size_t rank) { return "rank " + std::to_string(rank); }
 // Why these ranks cannot reduce on one GPU that they share; "" if they can.
 std::string WhyNotShared(const std::vector<DeviceFacts>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (ranks[rank].gpu.empty()) return Rank(rank) + " has no GPU";
     if (ranks[rank].gpu == ranks[0].gpu) continue;
     return "rank 0 has " + ranks[0].gpu + ", " + Rank(rank) + " has " + ranks[rank].gpu;
   }
@@ -34,7 +33,6 @@ std::string WhyNotShared(const std::vector<DeviceFacts>& ranks) {
 // Why these ranks cannot use MPI with GPU memory; "" if they can.
 std::string WhyNotMpi(const std::vector<DeviceFacts>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (ranks[rank].gpu.empty()) return Rank(rank) + " has no GPU";
     if (!ranks[rank].cuda_aware) {
       return "the MPI of " + Rank(rank) + " does not report that it is CUDA-aware";
     }
@@ -94,7 +92,6 @@ Status ChooseBetweenNodes(const std::vector<DeviceFacts>& ranks, DeviceTransport
 // Why these ranks cannot use NCCL; "" if they can.
 std::string WhyNotNccl(const std::vector<DeviceFacts>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (ranks[rank].gpu.empty()) return Rank(rank) + " has no GPU";
     if (ranks[rank].nccl_version == 0) return Rank(rank) + " finds no NCCL";
   }
   std::map<std::string, std::vector<size_t>> users;
@@ -182,7 +179,7 @@ Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransp
     }
   } else {
     choice->reason = "staged through the host, because " + (automatic ? not_nccl : not_mpi);
-    if (automatic && not_mpi != not_nccl) choice->reason += ", and " + not_mpi;
+    if (automatic) choice->reason += ", and " + not_mpi;
   }
   return Status();
 }

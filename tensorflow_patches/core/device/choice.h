@@ -13,7 +13,7 @@ namespace tfmpi {
 
 // What one rank reports to the others.
 struct DeviceFacts {
-  std::string gpu;          // Gpu::description(); "": it has none
+  std::string gpu;          // Gpu::description()
   int nccl_version = 0;     // as reported by ncclGetVersion; 0: no library found
   bool shares_gpu = false;  // whether its NCCL may share a GPU: NCCL_MULTI_RANK_GPU_ENABLE
   bool cuda_aware = false;  // whether its MPI reports support for GPU memory

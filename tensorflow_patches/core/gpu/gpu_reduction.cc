@@ -47,21 +47,20 @@ Status ShareFirstValue(Transport* transport, int first, void* data, size_t bytes
 
 Status GpuReduction::Allreduce(const std::vector<FusionEntry>& entries, int contributors,
                                double scale, TimePoint deadline) {
-  if (!has_chosen_) {
-    const Request* const request = entries[0].request;
-    TFMPI_RETURN_IF_NOT_OK(Choose(request != nullptr ? &request->memory : nullptr, deadline));
+  const bool all = contributors == transport_->topology().size;
+  if (all && !has_chosen_) {
+    TFMPI_RETURN_IF_NOT_OK(Choose(entries[0].request->memory, deadline));
     has_chosen_ = true;
   }
-  const bool direct =
-      direct_ != nullptr && contributors == transport_->topology().size && direct_->Takes(entries);
+  const bool direct = direct_ != nullptr && all && direct_->Takes(entries);
   return direct ? direct_->Allreduce(entries, scale, deadline)
                 : staged_.Allreduce(entries, scale, deadline);
 }
 
-Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
+Status GpuReduction::Choose(const GpuMemory& own, TimePoint deadline) {
   if (transport_->topology().size == 1) return Status();
   std::vector<DeviceFacts> ranks;
-  Status status = Gather(FactsOf(own), &ranks, deadline);
+  Status status = Gather(FactsOf(*own.gpu), &ranks, deadline);
   if (!status.ok()) return status;
   DeviceChoice choice;
   status = ChooseDeviceTransport(ranks, options_.wanted, options_.between, &choice);
@@ -69,7 +68,7 @@ Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
   std::string reason = choice.reason;
   if (choice.way != DeviceWay::kStaged) {
     std::string why_not;
-    status = MakeDirect(choice.way, *own, ShareAGpu(ranks), deadline, &why_not);
+    status = MakeDirect(choice.way, own, ShareAGpu(ranks), deadline, &why_not);
     if (!status.ok()) return status;
     if (direct_ == nullptr) {
       reason = choice.way == DeviceWay::kShared ? "not " + reason
@@ -87,7 +86,7 @@ Status GpuReduction::Choose(const GpuMemory* own, TimePoint deadline) {
     }
   }
   if (direct_ == nullptr) {
-    status = ShareBuffers(own != nullptr ? own->gpu : nullptr, deadline, &reason);
+    status = ShareBuffers(own.gpu, deadline, &reason);
     if (!status.ok()) return status;
   }
   if (options_.log) options_.log(reason);
@@ -113,11 +112,10 @@ Status GpuReduction::ShareBuffers(Gpu* own, TimePoint deadline, std::string* rea
   return status;
 }
 
-DeviceFacts GpuReduction::FactsOf(const GpuMemory* own) {
-  if (own == nullptr) return DeviceFacts();
-  if (options_.facts) return options_.facts(*own->gpu);
+DeviceFacts GpuReduction::FactsOf(const Gpu& own) {
+  if (options_.facts) return options_.facts(own);
   DeviceFacts facts;
-  facts.gpu = own->gpu->description();
+  facts.gpu = own.description();
   facts.shares_gpu = options_.shares_gpu;
   if (options_.wanted == DeviceTransport::kStaged) return facts;
   // Cray's library reports the capability it was built with, whether or not it is enabled.

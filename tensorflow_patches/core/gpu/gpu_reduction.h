@@ -1,10 +1,10 @@
 // Executes responses whose tensors are on GPUs: among the GPUs by NCCL, on the one GPU that all
 // ranks share, by a CUDA-aware MPI, or staged through the hosts.
 //
-// The ranks choose once, together, at the first such allreduce: each rank reports its GPU, its NCCL
-// and whether its MPI is CUDA-aware, and all apply the same rule (core/device/choice.h). A
-// broadcast, a response in which not all ranks take part, or one of an unsupported type, is always
-// staged. Communication thread only.
+// The ranks choose once, together, at the first such allreduce in which all take part: each rank
+// reports its GPU, its NCCL and whether its MPI is CUDA-aware, and all apply the same rule
+// (core/device/choice.h). A broadcast, a response in which not all ranks take part, or one of an
+// unsupported type, is always staged. Communication thread only.
 
 #ifndef TFMPI_CORE_GPU_GPU_REDUCTION_H_
 #define TFMPI_CORE_GPU_GPU_REDUCTION_H_
@@ -49,9 +49,8 @@ class GpuReduction {
   }
 
  private:
-  // `own`: null on a rank without a request, which then counts as a rank without a GPU.
-  Status Choose(const GpuMemory* own, TimePoint deadline);
-  DeviceFacts FactsOf(const GpuMemory* own);
+  Status Choose(const GpuMemory& own, TimePoint deadline);
+  DeviceFacts FactsOf(const Gpu& own);
   Status Gather(const DeviceFacts& own, std::vector<DeviceFacts>* all, TimePoint deadline);
   // Sets direct_ on all ranks, or on none, with the reason in `why_not`. `shares`: some ranks share
   // a GPU.

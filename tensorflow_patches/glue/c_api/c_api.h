@@ -159,7 +159,7 @@ TFMPI_API int32_t tfmpi_is_lone_variable(const void* data);
 // Creates no context.
 TFMPI_API void tfmpi_gpus(char* out, int32_t bytes);
 // 1: data on GPUs is averaged through the hosts; 0: it is not; -1: the ranks have not chosen yet,
-// which they do at the first average on GPUs.
+// which they do at the first average on GPUs in which all take part.
 TFMPI_API int32_t tfmpi_gpus_staged(void);
 
 // Fingerprint of core/cpu/reduce.h.

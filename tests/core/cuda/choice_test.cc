@@ -38,13 +38,11 @@ TEST(ChoiceTest, ARankForEachGpu) {
 
 TEST(ChoiceTest, OneRankAlone) {
   EXPECT_EQ(Choose({{"a", 0, false}}), "staged: one rank alone exchanges nothing");
-  EXPECT_EQ(Choose({{"", 0, false}}, DeviceTransport::kNccl),
+  EXPECT_EQ(Choose({{"a", 0, false}}, DeviceTransport::kNccl),
             "staged: one rank alone exchanges nothing");
 }
 
-TEST(ChoiceTest, ARankWithoutAGpuOrNcclOrWithAnother) {
-  EXPECT_EQ(Choose({{"a", kNew, false, true}, {"", kNew, false, true}}),
-            "staged: staged through the host, because rank 1 has no GPU");
+TEST(ChoiceTest, ARankWithoutNcclOrWithAnother) {
   EXPECT_EQ(
       Choose({{"a", kNew, false}, {"b", 0, false}}),
       "staged: staged through the host, because rank 1 finds no NCCL, and the MPI of rank 0 does "
@@ -94,9 +92,6 @@ TEST(ChoiceTest, OneGpuOfAll) {
   EXPECT_EQ(Choose({{"a", kNew, true}, {"b", kNew, true}}, kIpc),
             "error: TF_MPI_GPU_TRANSPORT=ipc, but rank 0 has a, rank 1 has b. "
             "TF_MPI_GPU_TRANSPORT=auto selects another way");
-  EXPECT_EQ(Choose({{"a", 0, false}, {"", 0, false}}, kIpc),
-            "error: TF_MPI_GPU_TRANSPORT=ipc, but rank 1 has no GPU. "
-            "TF_MPI_GPU_TRANSPORT=auto selects another way");
   EXPECT_EQ(Choose(std::vector<DeviceFacts>(9, {"a", 0, false}), kIpc),
             "error: TF_MPI_GPU_TRANSPORT=ipc, but 9 ranks share a, and at most 8 can do so. "
             "TF_MPI_GPU_TRANSPORT=auto selects another way");
@@ -127,8 +122,6 @@ TEST(ChoiceTest, AnMpiThatTakesMemoryOfGpus) {
   EXPECT_EQ(Choose({{"a", kOld, false, true}, {"b", kOld, false, false}}, kMpi),
             "staged: staged through the host, because the MPI of rank 1 does not report that it is "
             "CUDA-aware");
-  EXPECT_EQ(Choose({{"a", 0, false, true}, {"", 0, false, true}}, kMpi),
-            "staged: staged through the host, because rank 1 has no GPU");
   EXPECT_EQ(Choose(std::vector<DeviceFacts>(129, {"a", 0, false, true}), kMpi),
             "staged: staged through the host, because 129 ranks are more than the 128 whose data a "
             "GPU can sum");

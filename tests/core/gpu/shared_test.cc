@@ -10,6 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "tensorflow_patches/core/gpu/direct/peer_collectives.h"
+#include "tensorflow_patches/core/gpu/gpu_reduction.h"
 #include "tests/core/gpu/on_gpu.h"
 
 namespace tfmpi {
@@ -72,6 +73,38 @@ TEST_F(SharedTest, WhatOneRankCannotDoIsStagedOnAll) {
         << said;
     EXPECT_NE(said.find("gradients are staged through the hosts"), std::string::npos) << said;
   }
+}
+
+// Only when all ranks have a gradient do they know each other's GPUs.
+TEST_F(SharedTest, WhileARankIsMissingNothingIsChosen) {
+  LocalGroup group(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<Transport> transport = group.CreateTransport(rank);
+      GpuOptions options = OptionsOf(DeviceTransport::kAuto).gpus;
+      int chosen = -1;
+      options.chosen = [&](bool staged) { chosen = staged ? 1 : 0; };
+      GpuReduction reduction(transport.get(), options);
+      OnGpu tensors(gpus_, {kJob}, rank);
+      Request request =
+          RequestOnGpu(kJob, tensors.inputs[0], tensors.outputs[0], gpus_.Ready(rank));
+      for (const int ranks : {1, 2}) {
+        const TimePoint deadline = Clock::now() + std::chrono::seconds(20);
+        Request* const own = rank < ranks ? &request : nullptr;
+        EXPECT_EQ(
+            reduction.Allreduce({{request.signature, own}}, ranks, 1.0 / ranks, deadline).message(),
+            "");
+        EXPECT_EQ(chosen, ranks == 1 ? -1 : 0);
+        if (own == nullptr) continue;
+        const std::vector<char> result =
+            gpus_[rank].Read(tensors.outputs[0], tensors.sizes[0], gpus_.stream(rank));
+        EXPECT_EQ(CheckOutput(kJob, AllRanks(ranks), result.data()), "");
+      }
+      EXPECT_TRUE(reduction.Drain(Clock::now() + std::chrono::seconds(20)).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 // A GPU of another host that has the same name: what it opens is its own.

@@ -35,7 +35,7 @@ class StagedReduction {
       : transport_(transport), chunk_bytes_(chunk_bytes), ring_(chunk_bytes) {}
 
   // Called by all ranks, between two reductions: from now on uses `buffers`, of BufferBytes() each.
-  // `gpu`: this rank's, or null. If it fails on any rank, all ranks must call Unshare.
+  // If it fails on any rank, all ranks must call Unshare.
   Status Share(std::unique_ptr<NodeBuffers> buffers, Gpu* gpu) {
     return ring_.Share(std::move(buffers), gpu);
   }

@@ -83,7 +83,7 @@ def average_of_upstream(
 def pass_through_hosts() -> bool:
     """Whether averages of tensors on GPUs pass through host memory. Collective.
 
-    The ranks choose a path when they first average something on GPUs: now, if not before.
+    The ranks choose a path when all of them first average something on GPUs: now, if not before.
     """
     gpus = tf.config.list_logical_devices("GPU")
     if not gpus:
