@@ -85,7 +85,7 @@ def command(
 
     Args:
       more: further options for mpirun.
-      variables: further environment variables for all ranks.
+      variables: environment variables for all ranks, in place of this process's.
 
     Raises LaunchError if the hosts have fewer slots than there are ranks.
     """
@@ -93,14 +93,14 @@ def command(
     if sum(number for _, number in places) < ranks:
         shown = ",".join(f"{host}:{number}" for host, number in places)
         raise LaunchError(f"{ranks} ranks need {ranks} slots, but {shown} has fewer")
-    passed = [name for name in config.names_to_pass(_PASSED, _PREFIXES) if hosts]
+    passed = {name: name for name in config.names_to_pass(_PASSED, _PREFIXES) if hosts}
+    # Replaces names instead of adding to them: of two -x for one name, mpirun obeys the first.
+    passed |= {name: f"{name}={value}" for name, value in (variables or {}).items()}
     words = [path(), "--allow-run-as-root", "-np", str(ranks)]
     words += ["-H", ",".join(f"{host}:{number}" for host, number in places)]
     words += ["--bind-to", "none", "--map-by", "slot"]
-    for name in passed:
-        words += ["-x", name]
-    for name, value in (variables or {}).items():
-        words += ["-x", f"{name}={value}"]
+    for setting in passed.values():
+        words += ["-x", setting]
     return [*words, *more, *program]
 
 
