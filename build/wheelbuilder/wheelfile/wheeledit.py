@@ -43,10 +43,6 @@ class WheelEditor:
     ) -> None:
         self._zip.__exit__(kind, error, trace)
 
-    def names(self) -> list[str]:
-        """The files of the official wheel."""
-        return self._zip.files()
-
     def read(self, name: str) -> bytes:
         if name not in self._zip.entries:
             raise BuildError(

@@ -1,86 +1,25 @@
-"""What importing TensorFlow, Keras and tf_keras replaces, and what remains after uninstall().
-
-Records every attribute of every module and class right after the module's own code has run, before
-our hooks run, or before TensorFlow is imported; again when everything is replaced, and after
-uninstall().
-"""
+"""What importing TensorFlow, Keras and tf_keras replaces in all imported modules and classes."""
 
 from __future__ import annotations
 
-import builtins
 import contextlib
-import fcntl
 import importlib
-import importlib.machinery
 import io
 import json
-import logging.handlers
-import os
-import pathlib
-import random
-import shutil
-import sqlite3
-import sqlite3.dbapi2
 import sys
-import tempfile
-import threading
 import types
 from typing import Any
 
+import keras
 import numpy as np
+import tensorflow as tf  # noqa: F401
+import tf_keras
+from tensorflow.mpi._src.interpose import hooking, replacement_table
+from tensorflow.mpi._src.interpose.replacement_table import How
+from tensorflow.mpi._src.replaced import table
+from tensorflow.mpi._src.runtime import hooks
 
 OURS = "/tensorflow/mpi/"
-stock: dict[tuple[str, str], dict[str, Any]] = {}  # (module, class or "") -> attributes
-
-
-def note(module: Any, as_found: dict[tuple[str, str], dict[str, Any]]) -> None:
-    own = module.__name__
-    as_found[own, ""] = dict(vars(module))
-    for name, kind in list(vars(module).items()):
-        if isinstance(kind, type) and kind.__module__ == own:
-            as_found[own, name] = dict(vars(kind))
-
-
-load = importlib.machinery.SourceFileLoader.exec_module
-
-
-def exec_module(self: Any, module: Any) -> None:
-    load(self, module)
-    package = module.__name__.partition(".")[0]
-    if package in ("tensorflow", "keras", "tf_keras", "h5py", "sqlite3") and OURS not in str(
-        module.__file__
-    ):
-        note(module, stock)
-
-
-importlib.machinery.SourceFileLoader.exec_module = exec_module  # type: ignore[method-assign]
-for library in (
-    builtins,
-    fcntl,
-    io,
-    logging.handlers,
-    os,
-    pathlib,
-    random,
-    sqlite3,
-    sqlite3.dbapi2,
-    sys,
-    shutil,
-    tempfile,
-    threading,
-    np.random,
-):
-    note(library, stock)
-note(sys.modules["numpy.random.bit_generator"], stock)
-finders = list(sys.meta_path)
-
-import keras  # noqa: E402
-import tensorflow as tf  # noqa: E402, F401
-import tf_keras  # noqa: E402
-from tensorflow.mpi._src.interpose import hooking, replacement_table  # noqa: E402
-from tensorflow.mpi._src.interpose.replacement_table import How  # noqa: E402
-from tensorflow.mpi._src.replaced import patches, table  # noqa: E402
-from tensorflow.mpi._src.runtime import hooks  # noqa: E402
 
 
 class Own(keras.optimizers.SGD):
@@ -102,27 +41,38 @@ def is_ours(value: Any) -> bool:
     return spared or str(type(value).__module__).startswith("tensorflow.mpi.")
 
 
-def now() -> dict[tuple[str, str], dict[str, Any]]:
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for name in {module for module, _ in stock}:
-        note(sys.modules[name], found)
+def ours() -> dict[str, Any]:
+    """Attributes of modules and classes, except our own, that are ours."""
+    found = {}
+    for own, module in list(sys.modules.items()):
+        if own == "__main__" or OURS in str(vars(module).get("__file__")):
+            continue
+        owners = [("", module)] + [
+            (f"{name}.", kind)
+            for name, kind in vars(module).items()
+            if isinstance(kind, type) and kind.__module__ == own
+        ]
+        for kind, owner in owners:
+            for name, value in list(vars(owner).items()):
+                if is_ours(value):
+                    found[f"{own}:{kind}{name}"] = value
     return found
 
 
-def ours(found: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Any]:
-    return {
-        f"{module}:{kind}{'.' if kind else ''}{name}": value
-        for (module, kind), attributes in found.items()
-        for name, value in attributes.items()
-        if is_ours(value)
-    }
+def is_at(function: Any, where: str) -> bool:
+    """Whether a hook's description "file.py, Class.method and method" means this function."""
+    files, _, names = where.partition(", ")
+    file = f"{getattr(function, '__module__', '').rpartition('.')[2]}.py"
+    return file in files.split(" and ") and function.__qualname__.endswith(
+        tuple(names.split(" and "))
+    )
 
 
 def is_row(target: str, value: Any) -> bool:
     """Whether the table lists it as replaced, under its own name or that of its origin."""
     if target in targets or any(value is one for one in of_modules):
         return True  # imported by name from a module where it was replaced
-    if any(value is made for _, made in replacement_table._decorated):
+    if any(is_at(value, hooks.described(hook)[0]) for hook in decorators):
         return True
     module, _, attribute = target.partition(":")
     kind, _, name = attribute.rpartition(".")
@@ -131,16 +81,6 @@ def is_row(target: str, value: Any) -> bool:
     if name == "__init_subclass__":
         return f"{module}:{kind}" in {one.rpartition(".")[0] for one in in_subclasses}
     return any(f"{owner}.{name}" in in_subclasses for owner in owners)
-
-
-def stocks(target: str) -> Any:
-    """Stock's object; a subclass or another name was recorded after the replacement."""
-    module, _, attribute = target.partition(":")
-    kind, _, name = attribute.rpartition(".")
-    value = stock[module, kind].get(name)
-    while is_ours(value):
-        value = value.__wrapped__  # type: ignore[union-attr]
-    return value
 
 
 def as_named_here(module: str, attribute: str) -> str:
@@ -162,6 +102,7 @@ def named(kinds: tuple[How, ...]) -> list[str]:
 
 in_subclasses = named((How.SUBCLASSES, How.CLASSES, How.USE))
 targets = named((How.WRAP, How.BEFORE, How.AFTER, How.SUBCLASSES, How.CLASSES))
+decorators = [row.target for row in table.TABLE if row.how is How.DECORATOR]
 for target in targets:  # including modules that are imported on first use
     importlib.import_module(target.partition(":")[0])
 model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
@@ -193,29 +134,14 @@ def summary() -> str:
     return printed.getvalue()
 
 
-replaced = ours(now())
+replaced = ours()
 of_modules = [value for target, value in replaced.items() if target in targets]
-own_apply = vars(Own)["apply"]
 result: dict[str, Any] = {
     "replaced": sorted(replaced.keys() & set(targets)),
     "not replaced": sorted(set(targets) - replaced.keys()),
     "no row": sorted(target for target, value in replaced.items() if not is_row(target, value)),
-    "own class": [is_ours(own_apply)],
+    "own class": is_ours(vars(Own)["apply"]),
     "summary": "Total params: 3" in summary(),
     "orbax": orbax_saves() if replacement_table._has("keras>=3.13") else None,
 }
-
-replacement_table.uninstall()
-back = now()
-result["left"] = sorted(ours(back))
-result["other objects"] = sorted(
-    target
-    for target in replaced
-    for module, _, attribute in [target.partition(":")]
-    for kind, _, name in [attribute.rpartition(".")]
-    if back[module, kind].get(name) is not stocks(target)
-)
-result["own class"].append(is_ours(vars(Own)["apply"]))
-result["finders"] = [repr(f) for f in sys.meta_path if f not in finders and is_ours(f)]
-result["hooks"] = [hooks.active, len(hooks.unfilled()), len(patches.PATCHES)]
 print("RESULT", json.dumps(result))

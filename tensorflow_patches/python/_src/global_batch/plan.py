@@ -368,7 +368,7 @@ def _judge_states(
     """
     operations = [op for op in graph.get_operations() if op.name not in findings.judged]
     for handle, added in states.assigned(graph, operations):
-        kind = _assigned_kind(part, graph, handle, added, operations)
+        kind = _assigned_kind(part, handle, added, operations)
         if kind in (Kind.CONST, Kind.GRADIENT) or (own_rows and kind in ROWS):
             continue
         findings.whys.append(Why(f"the value assigned to {_name(step.model, handle)}"))
@@ -402,9 +402,7 @@ def _judge_draws(part: batch.Part, findings: Findings, graph: Any) -> None:
         findings.draws[number] = findings.draws[number]._replace(outer=outer)
 
 
-def _assigned_kind(
-    part: batch.Part, graph: Any, handle: Any, added: Any, operations: list[Any]
-) -> Kind:
+def _assigned_kind(part: batch.Part, handle: Any, added: Any, operations: list[Any]) -> Kind:
     """The kind of the values assigned to a variable.
 
     If there are several, the first kind that is not constant, a gradient or rows; without such a

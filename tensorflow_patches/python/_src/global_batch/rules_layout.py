@@ -65,10 +65,9 @@ def reshape(node: Node) -> Dependence:
     if dep.some:
         return dep.but() if after[:1] == before[:1] and dep.axis == 0 else MIXED
     # In row-major order, the elements are `first` runs over all samples.
-    first = sizes.product(before[: dep.axis]) * dep.outer
-    if dep.same and dep.loose:
-        inner = sizes.product(before) / sizes.product(before[: dep.axis])
-        first, dep = sizes.product(before[: dep.axis]), dep.but(inner=inner / node.size)
+    first = sizes.product(before[: dep.axis])
+    if not (dep.same and dep.loose):
+        first *= dep.outer
     for axis, size in enumerate(after):
         outer = first / sizes.product(after[:axis])
         inner = size / (outer * node.size) if outer.factor else outer

@@ -24,12 +24,8 @@ class _Reducing:
     ) -> Any:
         kwargs.pop("use_generic_names", None)
         own = super().gradient(target, sources, output_gradients, *args, **kwargs)  # type: ignore[misc]
-        flat_sources = tf.nest.flatten(sources)
-        flat = [own] if len(flat_sources) == 1 and not _is_nested(sources) else None
-        if flat is None:
-            flat = _flatten_up_to(sources, own)
-        reduced = self._hvd.reduce(flat, flat_sources)
-        return reduced[0] if not _is_nested(sources) else tf.nest.pack_sequence_as(sources, reduced)
+        reduced = self._hvd.reduce(tf.nest.flatten(own), tf.nest.flatten(sources))
+        return tf.nest.pack_sequence_as(sources, reduced)
 
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, **kwargs: Any
@@ -41,17 +37,6 @@ class _Reducing:
         for source, gradient in zip(sources, found, strict=True):
             (local if self._hvd.is_local(source) else others).append((source, gradient))
         return local, others
-
-
-def _is_nested(sources: Any) -> bool:
-    return isinstance(sources, (list, tuple, dict))
-
-
-def _flatten_up_to(sources: Any, own: Any) -> list[Any]:
-    """The gradient of each source, in the order of tf.nest.flatten(sources); may be None."""
-    from tensorflow.python.util import nest
-
-    return list(nest.flatten_up_to(sources, own))
 
 
 def DistributedGradientTape(

@@ -57,12 +57,6 @@ def when_imported(name: str, callback: Callable[[ModuleType], None]) -> None:
     _callbacks.setdefault(name, []).append(callback)
 
 
-def forget() -> None:
-    """Removes all callbacks."""
-    _callbacks.clear()
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
-
-
 def find(module: ModuleType, path: str) -> tuple[Any, str]:
     """(owner, name) of the attribute `path` of `module`; HookError if it does not exist.
 

@@ -1,4 +1,4 @@
-"""Installs and removes the rows of the table of replaced attributes.
+"""Installs the rows of the table of replaced attributes.
 
 The rows are in `replaced/`. Each is installed right after its module's own code has run, in the
 order of the table, so of two rows for one attribute the later one is the outer wrapper. Only
@@ -16,7 +16,6 @@ import itertools
 import re
 import sys
 import types
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
@@ -93,8 +92,7 @@ def install(rows: Iterable[Row]) -> None:
     """
     for row in rows:
         if row.how in (How.PATCH, How.DECORATOR):
-            made = row.wrapper if row.how is How.PATCH else _noting_decorated(row.wrapper)
-            hooks.fill(**{row.target: made})
+            hooks.fill(**{row.target: row.wrapper})
         elif row.how is not How.USE and (row.when is ALWAYS or group.size > 1):
             for module, attribute in row.targets():
                 if _has(row.versions):
@@ -164,19 +162,8 @@ def _wrap_in_new_subclasses(base: Any, name: str, make: Callable[[Any], Any]) ->
     put(base, "__init_subclass__", classmethod(init_subclass))
 
 
-_NOT_THERE = object()
-# _stock: owner -> replaced attributes -> original values. _in_modules: replacements in modules, by
-# identity, because other modules import functions by name.
-_stock: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
-_in_modules: dict[int, tuple[Any, Any]] = {}
-_decorated: list[tuple[Any, Any]] = []
-
-
 def put(owner: Any, name: str, made: Any) -> None:
-    """Sets an attribute of a module or class, until `uninstall`.
-
-    A function gets the name and the docstring of the original.
-    """
+    """Sets an attribute of a module or class. A function gets the original's name and docstring."""
     original: Any = getattr(owner, name)
     if made is original:
         return
@@ -184,60 +171,8 @@ def put(owner: Any, name: str, made: Any) -> None:
         functools.update_wrapper(made, original)
         if isinstance(owner, ModuleType) and isinstance(original, types.BuiltinFunctionType):
             made.__module__ = owner.__name__  # pickle looks there, not in os.remove's "posix"
-    stock = _stock.setdefault(owner, {}).setdefault(name, vars(owner).get(name, _NOT_THERE))
-    if isinstance(owner, ModuleType):
-        _in_modules[id(made)] = made, stock
-    _set(owner, name, made)
-
-
-def _set(owner: Any, name: str, value: Any) -> None:
-    """Like setattr, but also for types written in C (docs/decisions/003-ends.md)."""
     try:
-        setattr(owner, name, value)
-    except TypeError:
-        gc.get_referents(vars(owner))[0][name] = value
+        setattr(owner, name, made)
+    except TypeError:  # the type is written in C (docs/decisions/003-ends.md)
+        gc.get_referents(vars(owner))[0][name] = made
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
-
-
-def _noting_decorated(decorate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def decorated(function: Any) -> Any:
-        made = decorate(function)
-        if made is not function:
-            _decorated.append((function, made))
-        return made
-
-    return decorated
-
-
-def uninstall() -> None:
-    """Restores each attribute's original value, also in modules that have imported it by name.
-
-    Modules imported from now on are not changed. Objects that the script holds stay as they are.
-    Only a test calls this, to check that nothing else is replaced.
-    """
-    hooking.forget()
-    hooks.empty()
-    for owner, attributes in list(_stock.items()):
-        for name, stock in attributes.items():
-            _restore(owner, name, stock)
-    for function, made in _decorated:
-        module = sys.modules[function.__module__]
-        owner, name = hooking.find(module, function.__qualname__)
-        if vars(owner).get(name) is made:
-            _restore(owner, name, function)
-            _in_modules[id(made)] = made, function
-    for module in list(sys.modules.values()):
-        for name, value in list(vars(module).items()) if isinstance(module, ModuleType) else ():
-            made, stock = _in_modules.get(id(value), (None, None))
-            if made is value and made is not None:
-                setattr(module, name, stock)
-    _stock.clear()
-    _in_modules.clear()
-    _decorated.clear()
-
-
-def _restore(owner: Any, name: str, stock: Any) -> None:
-    if stock is not _NOT_THERE:
-        _set(owner, name, stock)
-    elif name in vars(owner):
-        delattr(owner, name)

@@ -22,7 +22,6 @@ def text() -> str:
     """Lines NAME=value. The build comes first, because other builds may have different lines."""
     wheel = f"{_build_info.VERSION} {_build_info.BUILD_ID}"
     lines = {"wheel": wheel, "Python": _minor(platform.python_version())}
-    lines["wheel for GPUs"] = "no" if _version("tensorflow") == "not installed" else "yes"
     versions = dict(packages())
     lines |= versions | {"numpy": _minor(versions["numpy"])}
     lines |= config.shared_settings()

@@ -40,13 +40,6 @@ def unfilled() -> list[str]:
     return sorted(name for name, stock in _stock.items() if globals()[name] is stock)
 
 
-def empty() -> None:
-    """Restores the original hooks, and sets `active` to False."""
-    global active
-    active = False
-    globals().update(_stock)
-
-
 def described(name: str) -> tuple[str, str]:
     """Where TensorFlow's patched files call a hook, and for what, from its docstring."""
     where, _, what = str(_stock[name].__doc__).partition("\n")[0].partition(": ")
@@ -224,7 +217,7 @@ def saves_built_model(function: Any) -> Any:
 
 @_hook
 def tells_at_end(function: Any) -> Any:
-    """saver.py and checkpoint.py, save: posts its saves only at its end."""
+    """saver.py and checkpoint.py, save and _write: posts its saves only at its end."""
     return function
 
 
