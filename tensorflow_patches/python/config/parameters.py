@@ -119,9 +119,9 @@ PARAMETERS = {
             "auto",
             "Which moments Keras's batch normalization uses if each rank has part of a batch. "
             "auto: those of the whole batch, over all ranks, for one exchange per layer and "
-            "direction; but those of each rank's own batch with TF_MPI_SHARD=off, and on GPUs "
-            "whose averages pass through host memory. 1: those of the whole batch there, too. 0: "
-            "those of each rank's part.",
+            "direction; but those of each rank's own batch with TF_MPI_SHARD=off, in a Session, "
+            "and on GPUs whose averages pass through host memory. 1: those of the whole batch "
+            "there, too. 0: those of each rank's part.",
             choices=("auto", "0", "1"),
         ),
         Parameter(
@@ -150,8 +150,9 @@ PARAMETERS = {
             "rank0",
             "Which ranks write the output of TensorFlow and Keras: checkpoints, models, event "
             "files, logs, progress bars. rank0: only rank 0; a save on another rank returns once "
-            "rank 0's file exists. all: every rank; give each its own folder. Every rank writes "
-            "files that the script opens itself.",
+            "rank 0's file exists. Files that the script opens itself exist once, with the content "
+            "that one process would give them. all: every rank writes all of these; give each its "
+            "own folder.",
             choices=("rank0", "all"),
         ),
         Parameter(
