@@ -85,7 +85,7 @@ choose_cuda() {
     fi
 }
 
-disk_space() { if ((cuda)); then echo 9 GB; elif [[ $flavour == gpu ]]; then echo 4 GB; else echo 2 GB; fi; }
+disk_space() { if ((cuda)); then echo 9 GB; elif [[ $flavour == gpu ]]; then echo 4 GB; else echo 3 GB; fi; }
 
 # Refuses an environment that holds another distribution with the same files. Uninstalls a wheel of
 # this project that is from the time when its CPU wheel was called tensorflow-cpu.

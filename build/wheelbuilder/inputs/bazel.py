@@ -14,7 +14,7 @@ from ..wheelfile.elf import check_library
 
 _NO_BAZEL = (
     "the program bazel is missing: apt-get install --no-install-recommends bazel-bootstrap"
-    " bazel-rules-java bazel-rules-proto bazel-platforms bazel-skylib, or put Bazel 7 on PATH"
+    " bazel-rules-java bazel-rules-proto bazel-platforms bazel-skylib"
 )
 _MAX_JOBS = 4  # compiling a file that includes TensorFlow's headers takes 1 GB of memory
 

@@ -141,7 +141,6 @@ result(
         "sources": [type(source).__name__ for source in determinism.sources(batched)],
         "functions": len(mapped._functions()),
         "seeds": [int(tf.get_static_value(seed)) for seed in (shuffled._seed, shuffled._seed2)],
-        "arrays": [tensor.numpy().tolist() for tensor in arrays._tensors],
         "batch": [int(batched._batch_size), type(batched._input_dataset).__name__],
     }
 )

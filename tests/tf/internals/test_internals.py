@@ -33,7 +33,6 @@ def test_a_dataset_reveals_its_inputs(found):
     ]
     assert found["functions"] == 1
     assert None not in found["seeds"] and found["seeds"][1] == 1
-    assert found["arrays"] == [[0, 1, 2, 3, 4, 5]]
     assert found["batch"] == [2, found["sources"][1]]
 
 
