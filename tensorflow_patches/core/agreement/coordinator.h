@@ -111,6 +111,8 @@ class Coordinator {
   void SetWaitState(int rank, const WaitState& wait_state);
   void Answered(const std::string& name);
   bool HasNoGradients(int rank) const;
+  // Whether `pending` must still wait for `rank`: not for a rank that has joined, is no member, or
+  // has no gradients, if this is a step's gradient or in the background.
   bool Lacks(const Pending& pending, int rank) const;
   std::vector<const Pending*> WaitsIn(int rank) const;
   bool WaitsForAny(int rank, const std::vector<bool>& stuck) const;

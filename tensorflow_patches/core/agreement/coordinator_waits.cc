@@ -15,7 +15,8 @@ namespace tfmpi {
 namespace {
 
 constexpr int kMaxRanksDescribed = 4;
-// A deadlock must last this long: a message in transit, which takes milliseconds, may resolve it.
+// A deadlock must last this long, or `deadlock_timeout` if that is shorter: a message in transit,
+// which takes milliseconds, may resolve it.
 constexpr std::chrono::milliseconds kSettled{500};
 
 }  // namespace
@@ -58,7 +59,9 @@ bool Coordinator::Lacks(const Pending& pending, int rank) const {
   return !can_do_without || !HasNoGradients(rank);
 }
 
-// The requests that block `rank`; empty if it can continue by itself.
+// The requests that block `rank`; empty if it can continue by itself. Also empty if it waits for a
+// file of rank 0, because that wait ends at the latest when rank 0 waits for this rank
+// (python/_src/files/waits.py).
 std::vector<const Coordinator::Pending*> Coordinator::WaitsIn(int rank) const {
   const WaitState& wait_state = peers_[rank].wait_state;
   std::vector<const Pending*> found;
@@ -98,8 +101,6 @@ std::vector<bool> Coordinator::FindStuck() const {
   return stuck;
 }
 
-// A rank that waits for a file is not stuck: its wait ends when rank 0 waits for it
-// (python/_src/files/waits.py).
 void Coordinator::CheckDeadlock(TimePoint now) {
   if (options_.deadlock_timeout.count() == 0) return;
   const std::vector<bool> stuck = FindStuck();

@@ -13,9 +13,9 @@ const std::vector<NameId>& NoIds() {
 
 }  // namespace
 
-// A list is predictable if all ranks take part, all names have numbers, and it consists of at least
-// one allreduce with data, which no rank can complete without the others (consensus.h), and sparse
-// allgathers, in which only the number of rows may change.
+// A list is predictable if it contains only responses, to which all ranks contribute, of numbered
+// names: allreduces with data, and possibly sparse allgathers, whose numbers of rows may change. At
+// least one allreduce, because no rank can complete it without the others (consensus.h).
 bool ResponsePredictor::IsPredictable(const ResponseList& response_list,
                                       const NameTable& table) const {
   if (!response_list.errors.empty() || !response_list.withdrawn.empty() ||
@@ -43,6 +43,7 @@ int ResponsePredictor::FindOrAdd(const ResponseList& response_list, const NameTa
   for (const Response& response : response_list.responses) {
     for (const ResponseItem& item : response.items) names.push_back(item.id);
   }
+  // The names determine the fusion, too (Coordinator::Plan), so they identify the list.
   for (size_t i = 0; i < known_.size(); ++i) {
     if (known_[i].names == names) return static_cast<int>(i);
   }

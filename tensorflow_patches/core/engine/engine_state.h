@@ -34,15 +34,16 @@ struct EngineState {
   // For an operation that begins now.
   TimePoint Deadline() const { return now + options.collective_timeout; }
 
-  // Unless `status` is ok or there already is a failure, nothing is communicated from now on. The
-  // loop handles the consequences (Engine::HandleFailure), so every part must return to it.
+  // From now on nothing is communicated; the first failure is kept. Does nothing if `status` is ok.
+  // The loop handles the consequences (Engine::HandleFailure), so every part must return to it.
   void Fail(const Status& status) {
     if (failure.ok()) failure = status;
   }
-  // Like Fail, but the survivors of a death do not continue either (recovery.h).
+  // Like Fail, but the survivors of a death do not continue either (recovery.h), even if that death
+  // has already failed the engine.
   void FailForGood(const Status& status) {
-    if (!failure.ok() && !interrupted) return;
     given_up = true;
+    if (!failure.ok() && !interrupted) return;
     interrupted = false;
     failure = status;
   }

@@ -92,8 +92,9 @@ inline size_t Tensors(const Signature& signature) {
 inline bool IsAverage(const Signature& signature) {
   return signature.kind == OpKind::kAllreduce && signature.op == ReduceOp::kAverage;
 }
-// Whether this counts as a gradient: in traces and statistics, and because it may complete without
-// ranks that have no gradients (Coordinator::Lacks).
+// Whether this averages a gradient. Such a request appears as one in traces and statistics, and may
+// complete without ranks that have no gradients (Coordinator::Lacks). A sparse allgather without
+// extra bytes has no indices: it sends updated rows (glue/extras/divided_update.cc).
 inline bool IsGradient(const Signature& signature) {
   if (signature.kind == OpKind::kSparseAllgather) return signature.extra_row_bytes != 0;
   return IsAverage(signature);
@@ -158,9 +159,10 @@ struct Request {
   };
   std::vector<Buffers> parts;
   // Allreduce of floating types: a factor for this rank's data. With 0 the data counts as zeros,
-  // even if it contains NaN. May differ by rank.
+  // even if it contains NaN. Other than 1 only with Signature::weighted.
   double scale = 1;
-  // The weight that the submitter has already applied to the data, in addition to `scale`.
+  // A weight that `input` already contains. Only used after a death: the average is then divided by
+  // the sum of the remaining ranks' scale * applied_weight (core/recovery).
   double applied_weight = 1;
   // Broadcast: the generation of the group in which `signature.root` was chosen and provided the
   // data (Published::generation); kThisGeneration: the group in which it is submitted.

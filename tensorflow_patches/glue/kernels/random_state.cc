@@ -13,7 +13,6 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/lib/random/philox_random.h"
-#include "tensorflow_patches/core/base/thread_annotations.h"
 
 namespace tfmpi {
 namespace {
@@ -75,7 +74,7 @@ class RandomStateKernel : public tensorflow::OpKernel {
   }
 
   std::mutex mutex_;
-  PhiloxRandom generator_ TFMPI_GUARDED_BY(mutex_);
+  PhiloxRandom generator_;  // `mutex_` guards its counter; its key never changes
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfMpiRandomState").Device(tensorflow::DEVICE_CPU), RandomStateKernel);

@@ -87,7 +87,8 @@ OpKernel* RefuseSparse(OpKernelConstruction* construction, Stock&) {
   return new RefusingKernel(construction, SparseReason(construction->def()));
 }
 
-// An IdentityN, which is an average if its attributes say so.
+// An IdentityN, which is an average if its attributes say so. A sparse one has two forms: IsMarked
+// in uncompiled steps, HasRows in compiled ones. Each is refused in the other kind of step.
 OpKernel* MakeAverage(OpKernelConstruction* construction, Stock& stock) {
   const tensorflow::NodeDef& node = construction->def();
   if (!AverageSpec::IsMarked(node)) return nullptr;

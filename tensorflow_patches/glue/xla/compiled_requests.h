@@ -28,8 +28,8 @@ struct CallPlan {
 absl::StatusOr<std::shared_ptr<const CallPlan>> PlanFor(std::string_view joined,
                                                         const Operands& operands);
 
-// Adds the dense gradients. `fingerprints`: as in AveragePlan::Requests; the host must be able to
-// read the gradients.
+// Adds the dense gradients. `fingerprints`: as in AveragePlan::Requests; if true, the host must be
+// able to read the gradients.
 void AddDense(const AveragePlan& plan, const Operands& operands, const AveragePlan::Weight& weight,
               bool fingerprints, RequestGroup* group);
 

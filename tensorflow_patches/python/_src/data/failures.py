@@ -25,12 +25,12 @@ from tensorflow.mpi._src.runtime import group
 
 _WORD = 8  # bytes
 _MAGIC = np.frombuffer(b"\xfftfmpi\n\xfe", np.int64)[0]  # marks a message
-_REPORTED = "_tf_mpi_reported"  # set on an error that has left its iterator
+_REPORTED = "_tf_mpi_reported"  # set on an error that has been reported to the other ranks
 
-_numbers = itertools.count(1)  # a clock
+_clock = itertools.count(1)  # orders the beginnings of iterators and of calls
 _live: weakref.WeakSet[Exchanges] = weakref.WeakSet()
 _sent: list[Any] = []  # messages that may never be received; the library reads their memory
-_received: dict[str, str] = {}  # classes of other ranks' errors, by the text of this rank's error
+_received: dict[str, str] = {}  # the classes of other ranks' errors, by the text raised here
 
 
 class Exchanges:
@@ -45,24 +45,25 @@ class Exchanges:
         self._iterators = itertools.count()
         self._name = ""  # the name of the last iterator; "" if it has ended
         self._dtype: Any = None
-        self.began = self._got = 0
+        self.began = 0  # when the last iterator began, by _clock
+        self._got = 0  # how many elements it has exchanged
         _live.add(self)
 
-    def name(self, dataset: Any, dtype: Any, once: bool = False) -> Any:
+    def name(self, dataset: Any, dtype: Any, ends_with_error: bool = False) -> Any:
         """(name of the iterator, element) for each element of `dataset`; ranks gather `dtype`s.
 
         The name is drawn first, so that an error before the first element is reported, too.
 
         Args:
-          once: nothing follows an error, even if a thread that reads ahead asks for more; `got` is
-            called for each element.
+          ends_with_error: a request after an error fails, instead of starting again, even if a
+            thread reads ahead. The caller must call `got` after each exchanged element.
         """
         self._dtype = dtype
 
         def draw(number: Any) -> Any:
             return tf.ensure_shape(tf.numpy_function(self._name_for, [number], tf.string), [])
 
-        if once:
+        if ends_with_error:
             names = batch_shard.map_on_request(tf.data.Dataset.range(sys.maxsize), draw)
         else:
             names = tf.data.Dataset.range(1).map(draw)
@@ -77,7 +78,7 @@ class Exchanges:
     def _name_for(self, number: int) -> bytes:
         """The name of the iterator, for its element of this number."""
         if number == 0:
-            self.began, self._got = next(_numbers), 0
+            self.began, self._got = next(_clock), 0
             self._name = f"allgather {self._label}, iterator {next(self._iterators)}"
         if number and self._got != number:
             raise RuntimeError("no element follows an error")
@@ -91,7 +92,11 @@ class Exchanges:
         return bool(self._name)
 
     def end(self, error: BaseException | None) -> None:
-        """Ends this rank's requests, and reports `error` to the others if it is its own."""
+        """The iterator has ended.
+
+        Args:
+          error: this rank's own, which is reported to the others; None if it is another rank's.
+        """
         if error is not None:
             message = collectives.Gathering(_message(error).view(self._dtype), self._name)
             _sent.append(message)
@@ -99,8 +104,8 @@ class Exchanges:
 
 
 def current_time() -> int:
-    """The current time, for `error_to_raise`."""
-    return next(_numbers)
+    """The time by _clock, for `error_to_raise`."""
+    return next(_clock)
 
 
 @atexit.register
@@ -166,7 +171,8 @@ def _message(error: BaseException) -> Any:
 def raise_if_failed(gathered: Any) -> Any:
     """`gathered`, int64 or bytes; raises if it contains the error of a rank.
 
-    Of bytes only the end is examined: python_batches.py finds an error between other messages.
+    Of bytes only the end is examined, which is enough if one rank at most sends data. Otherwise the
+    caller must find the error, and call passed_or_raise (python_batches.py).
     """
     if gathered.dtype == tf.int64:
         return passed_or_raise(tf.reduce_any(gathered == _MAGIC), gathered)

@@ -217,7 +217,7 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
                 return tf.identity(from_rank_0)
         return from_rank_0
 
-    elements = exchanges.name(packed, np.uint8, once=has_effects)
+    elements = exchanges.name(packed, np.uint8, ends_with_error=has_effects)
     elements = batch_shard.map_on_request(elements, received)
     elements = elements.take_while(lambda packed: packed[0] != packing.END)
     return batch_shard.map_on_request(elements, lambda packed: packing.unpack(spec, packed))

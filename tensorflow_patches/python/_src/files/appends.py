@@ -28,7 +28,8 @@ _LOCK_FILE = "appends"
 _LOCK_SECONDS = 5.0  # a rank that is stopped may hold the lock
 _POLL_SECONDS = 0.001
 
-# Guards what follows, and writes. Reentrant: a finalizer, which may run anywhere, may append.
+# Guards writes and the state of this module. Reentrant: a finalizer, which may run anywhere, may
+# append.
 _lock = threading.RLock()
 _truncations: collections.Counter[str] = collections.Counter()  # with renames and removals, by path
 _files: dict[tuple[str, int, int], _File] = {}  # by path, inode, and truncations
@@ -51,7 +52,9 @@ class Raw(io.FileIO):
 
     def __init__(self, path: Any) -> None:
         name = os.path.abspath(os.fsdecode(path))
-        super().__init__(_renamed.get(name, path), "a+")  # reads what other ranks have appended
+        with _lock:
+            path = _renamed.get(name, path)
+        super().__init__(path, "a+")  # also reads what other ranks have appended
         status = os.fstat(self.fileno())
         with _lock:
             known = name, status.st_ino, _truncations[name]  # a new file may have an old inode
@@ -70,7 +73,7 @@ class Raw(io.FileIO):
         return super().seek(offset, whence)
 
     def write(self, data: Any) -> int:
-        if not saves.shared():  # in a forked process
+        if not saves.shared():  # since the file was opened: in a forked process, for example
             return super().write(data)
         text, file = bytes(data), self._file
         with alone_on_node():
@@ -87,7 +90,7 @@ class Raw(io.FileIO):
 
 
 class Writable(io.BufferedWriter):
-    """Has the methods of TensorFlow's WritableFile that FileIO calls."""
+    """Has the methods of TensorFlow's WritableFile that tf.io.gfile's files call."""
 
     def __init__(self, path: Any) -> None:
         super().__init__(Raw(path))
@@ -113,7 +116,7 @@ def at_end() -> None:
 
 def warn_of_different_text() -> None:
     """On rank 0, after the ranks have joined: compares how much a file has grown with the most that
-    one rank has appended. (A rank that found the file there may not have appended its header.)"""
+    one rank has appended. Some may append less, such as no header to a file that exists."""
     with _lock:
         files = {path: (inode, file) for (path, inode, _), file in _files.items()}  # latest by path
     for path, (inode, file) in files.items():
@@ -141,8 +144,8 @@ def note_truncation(path: Any) -> int:
 
 @contextlib.contextmanager
 def renamed(path: str, now: str) -> Iterator[None]:
-    """Inside, opening `path` to append opens `now`, to which another rank has renamed the file.
-    Call it inside alone_on_node()."""
+    """Inside, opening `path` to append opens `now`: where another rank's file is that was there, or
+    os.devnull if it was removed. Call it inside alone_on_node()."""
     _renamed[path] = now
     try:
         yield

@@ -1,8 +1,8 @@
 """Rotating handlers of Python's logging: the first rank of a node to rotate the logs does it.
 
-A late rank would take the log that another rank has already renamed for an older one, and remove it
-or rename it once more. So it renames nothing, and continues in the log that the other rank began at
-that rotation, which may have been renamed since.
+When a late rank rotates, another rank has already renamed the log; the late rank would mistake it
+for an older log, and remove it or rename it once more. So the late rank renames nothing, and
+continues in the log that the other rank began at that rotation, which may have been renamed since.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ def rolling(do_rollover: Any) -> Any:
             return do_rollover(self)
         path, key = self.baseFilename, f"logs {self.baseFilename}"
         with appends.alone_on_node():
+            # The number of this rotation, the same on all ranks: within making_all(), the renames
+            # of do_rollover are not counted.
             number = appends.note_truncation(path)
             # Inode 0: this rank only reads what the others have published.
             published = [line.split() for line in journal.publish(key, f"{number} 0")]
-            begun = {int(number): int(inode) for number, inode in published if inode != "0"}
+            begun = {int(one): int(inode) for one, inode in published if inode != "0"}
             if number not in begun:
                 with shared_calls.making_all():
                     do_rollover(self)

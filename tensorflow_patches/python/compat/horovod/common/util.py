@@ -1,11 +1,15 @@
-"""horovod.common.util: the functions that scripts and tests use."""
+"""horovod.common.util: the functions that scripts and tests use.
+
+`gpu_available`, `nccl_built` and `gloo_built` answer for Horovod itself, so they are false:
+tensorflow.mpi averages, and uses GPUs and NCCL by itself.
+"""
 
 import functools
 from typing import Any
 
 from tensorflow.mpi._src.interpose import hooking
 
-_cache = functools.cache
+_cache = functools.cache  # horovod.tensorflow.util exports it
 
 
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
@@ -21,7 +25,8 @@ def num_rank_is_power_2(num_rank: int) -> bool:
 
 
 def split_list(items: list[Any], parts: int) -> list[list[Any]]:
-    """Splits `items` into `parts` lists, of which the first may have one more; drops empty ones."""
+    """Splits `items` into `parts` lists, the first ones with one item more if need be; drops empty
+    ones."""
     each, more = divmod(len(items), parts)
     ends = [each * n + min(n, more) for n in range(parts + 1)]
     found = [items[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
