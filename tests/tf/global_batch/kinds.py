@@ -450,6 +450,10 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
         "added up": (lambda y, p: tf.reduce_mean(tf.cumsum(y) * p), WIDE, WIDE),
         "sorted": (lambda y, p: tf.reduce_mean(tf.sort(y, 0) * p), WIDE, WIDE),
         "the first": (lambda y, p: y[0] * tf.reduce_mean(p), WIDE, WIDE),
+        "the sign of shares": (  # the sum of one part may have another sign than the whole's
+            lambda y, p: tf.reduce_mean(tf.sign(p / tf.reduce_sum(weights_of(y) - 0.5))),
+            *(WIDE, WIDE),
+        ),
         "half of them": (
             lambda y, p: tf.reduce_mean(y[: tf.shape(y)[0] // 2]),
             *(WIDE, WIDE),

@@ -88,8 +88,8 @@ def cast(node: Node) -> Dependence:
 def sign(node: Node) -> Dependence:
     """Sign, which is the same with and without a division by the number of samples."""
     dep = node.deps[0]
-    known = dep.has_rows and dep.base is Kind.ROWS and not dep.is_index and dep.power is not None
-    return dep.but(power=0, over=None) if known else elementwise(node)
+    scaled = dep if dep.power is None else dep.but(power=0)
+    return scaled if scaled.is_plain else elementwise(node)
 
 
 def square(node: Node) -> Dependence:
