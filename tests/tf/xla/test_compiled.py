@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from compare import assert_close, assert_same
 
+from extras import load
 from installed import needs_compiled_steps
 from reference import reference
 from tiers import full
@@ -85,3 +86,14 @@ def test_control_of_ranks_without_averaging(launch, scripts, alone):
             assert_same([rank[case] for rank in ranks])
         with pytest.raises(AssertionError, match="differences above"):
             assert_close(ranks[1][case], alone[case], 1e-5)
+
+
+@pytest.mark.parametrize(("rows", "is_sparse"), [(33, True), (34, False)])
+def test_a_sparse_gradient_travels_as_what_moves_fewer_bytes(monkeypatch, rows, is_sparse):
+    """Two ranks gather 12 bytes per row, or reduce 100 rows of 4 bytes twice."""
+    compiled = load("tensorflow.mpi._src.average.compiled")
+    monkeypatch.setattr(compiled.group, "group_size", 2)
+    slices = compiled.tf.IndexedSlices(
+        compiled.tf.zeros([rows, 1]), compiled.tf.range(rows), compiled.tf.constant([100, 1])
+    )
+    assert compiled._rows_if_sparse(slices) == (rows if is_sparse else None)

@@ -88,12 +88,10 @@ def _rows_if_sparse(slices: Any) -> int | None:
         return None
     rows = int(shape[0])
     table = table_rows(slices)
-    # Per rank an allreduce moves every element twice, an allgather every row and index once. The
-    # limit is that of SparseAverage::RowLimit, where each dense row has one more element.
-    size = slices.values.dtype.size
-    row_bytes = (shape.num_elements() // max(1, rows)) * size
+    # Per rank an allreduce moves every element twice, an allgather every row and index once.
+    row_bytes = (shape.num_elements() // max(1, rows)) * slices.values.dtype.size
     gathered = group.group_size * rows * (row_bytes + 8)
-    if mode == "auto" and table >= 0 and gathered > 2 * table * (row_bytes + size):
+    if mode == "auto" and table >= 0 and gathered > 2 * table * row_bytes:
         return None
     return rows
 
