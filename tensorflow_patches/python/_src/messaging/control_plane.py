@@ -89,8 +89,8 @@ def text_digest(texts: Sequence[str]) -> str:
 def broadcast_arrays(
     label: str, arrays: Sequence[np.ndarray[Any, Any]]
 ) -> list[np.ndarray[Any, Any]]:
-    """Broadcasts rank 0's arrays in a few large messages; all ranks pass the same dtypes and
-    shapes."""
+    """Broadcasts rank 0's arrays, none of them empty, in a few large messages; all ranks pass the
+    same dtypes and shapes."""
     received: list[np.ndarray[Any, Any]] = []
     for number, together in enumerate(_groups(arrays)):
         packed = b"".join(np.asarray(a).tobytes() for a in together)
