@@ -145,12 +145,10 @@ Status CudaAwareCollectives::Allreduce(const void* in, void* out, size_t count, 
 
 Status CudaAwareCollectives::ReduceAll(const char* in, char* out, size_t bytes, const Terms& terms,
                                        TimePoint deadline) {
-  constexpr auto kNap = std::chrono::microseconds(10);
-  constexpr int kSpins = 200;
   const size_t chunks = (bytes + chunk_bytes_ - 1) / chunk_bytes_;
   size_t started = 0;
   size_t ended = 0;
-  for (int looks = 0; ended < chunks; ++looks) {
+  for (int polls = 0; ended < chunks; ++polls) {
     bool moved = false;
     Slot* const next = &slots_[started % kSlots];
     // In order, so that all ranks have a chunk in the same slot.
@@ -167,13 +165,9 @@ Status CudaAwareCollectives::ReduceAll(const char* in, char* out, size_t bytes, 
       if (slot.stage == Stage::kFree) ++ended;
     }
     if (moved) {
-      looks = 0;
-    } else if (looks < kSpins) {
-      Clock::Relax();
-    } else if (Clock::now() > deadline) {
+      polls = 0;
+    } else if (!PauseBetweenPolls(polls, deadline)) {
       return Late();
-    } else {
-      Clock::Sleep(kNap);
     }
   }
   return Status();
