@@ -112,7 +112,7 @@ TEST_F(TimelineTest, AStepEndsWhereAGradientComesAgain) {
   EXPECT_EQ(steps[0].last_submit, 400);
   EXPECT_EQ(steps[0].last_response, 600);
   EXPECT_EQ(steps[0].end, 800);
-  EXPECT_EQ(steps[0].gradients, 2);
+  EXPECT_EQ(steps[0].gradients, 4u);
   EXPECT_EQ(steps[1].begin, 800);
   EXPECT_EQ(steps[1].end, 1800);
 }
