@@ -138,6 +138,7 @@ class Reader {
   }
   template <typename Key, typename T, typename One>
   void Map(std::map<Key, T>& values, const One& one) {
+    values.clear();
     const uint64_t count = Count();
     for (uint64_t i = 0; i < count && ok_; ++i) {
       Key key{};

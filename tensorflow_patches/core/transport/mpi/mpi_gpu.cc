@@ -41,8 +41,7 @@ int StartExchange(int32_t lane, const TfMpiPart* to, const TfMpiPart* from, char
   };
   if (!requests.empty()) return refuse("the previous one on this lane has not ended");
   for (int r = 0; r < group.size; ++r) {
-    if (to[r].bytes > INT_MAX || from[r].bytes > INT_MAX)
-      return refuse("a part is larger than 2 GiB");
+    if (to[r].bytes > INT_MAX || from[r].bytes > INT_MAX) return refuse("a part has 2 GiB or more");
   }
   // Receives are posted first, so that arriving data need not be buffered.
   for (int i = 1; i < group.size; ++i) {

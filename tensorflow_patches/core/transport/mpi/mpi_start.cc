@@ -188,6 +188,7 @@ int MapNode(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* er
                         MPI_Allgather(&rank, 1, MPI_INT32_T, ranks, 1, MPI_INT32_T, node.comm));
   if (node.size == 1) {
     *memory = std::calloc(1, bytes);
+    if (*memory == nullptr) return Fail("calloc", MPI_ERR_NO_MEM, error);
     return kTfMpiOk;
   }
   SegmentId id = {};
