@@ -134,7 +134,7 @@ Status GpuReduction::Gather(const DeviceFacts& own, std::vector<DeviceFacts>* al
   record.shares_gpu = own.shares_gpu ? 1 : 0;
   record.cuda_aware = own.cuda_aware ? 1 : 0;
   record.nccl_version = own.nccl_version;
-  record.node = transport_->topology().node_first;
+  record.node = transport_->topology().node_leader;
   const auto size = static_cast<size_t>(transport_->topology().size);
   std::vector<Record> records(size);
   TFMPI_RETURN_IF_NOT_OK(transport_->Allgather(
@@ -202,7 +202,7 @@ Status GpuReduction::MakeNccl(const GpuMemory& own, bool in_node, bool shares, T
   options.deadline = deadline;
   options.max_ctas = shares ? kSharedCtas : 0;
   // One rank of the group creates the id.
-  const int first = in_node ? topology.node_first : 0;
+  const int first = in_node ? topology.node_leader : 0;
   Status failed;
   if (topology.rank == first) failed = NewNcclId(nccl_, &options.id);
   TFMPI_RETURN_IF_NOT_OK(

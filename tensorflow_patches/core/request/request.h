@@ -131,7 +131,7 @@ struct GpuMemory {
   // Once it has occurred the input is complete and the output may be written. Lives until `done`.
   GpuEvent ready = nullptr;
   // If not null, a float32 in GPU memory that replaces `scale`, valid once `ready` has occurred.
-  const void* scale = nullptr;
+  const void* weight_on_gpu = nullptr;
 };
 
 struct Request {

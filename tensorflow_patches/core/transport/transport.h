@@ -37,8 +37,8 @@ struct Topology {
   int local_rank = 0;  // rank among the ranks of this node
   int local_size = 1;  // ranks on this node
   int nodes = 1;
-  int cores = 1;       // that the ranks of this node can use together
-  int node_first = 0;  // the rank of this node whose local rank is 0
+  int cores = 1;        // that the ranks of this node can use together
+  int node_leader = 0;  // the rank of this node whose local rank is 0
 };
 
 struct ControlMessage {

@@ -92,7 +92,7 @@ int WriteLate(void* out, size_t bytes) {
 TEST(PluginTest, AfterAFailureASmallResultIsTheTransports) {
   TfMpiTransport plugin = Alone();
   plugin.split = [](int32_t, TfMpiTransportInfo* info, char*) {
-    info->local_size = info->cores = info->rails = 1;
+    info->local_size = info->cores = info->has_rails = 1;
     info->nodes = 2;
     return static_cast<int>(kTfMpiOk);
   };

@@ -229,13 +229,13 @@ char* CudaAwareCollectives::Received(const Slot& slot, size_t rank) const {
 }
 
 Status CudaAwareCollectives::Share(const Slot& slot) {
-  std::vector<GpuPart> to(size()), from(size());
+  std::vector<GpuPart> send(size()), receive(size());
   for (size_t r = 0; r < size(); ++r) {
     if (r == rank()) continue;
-    to[r] = {slot.memory + Begin(slot.bytes, r), Length(slot.bytes, r)};
-    from[r] = {Received(slot, r), Length(slot.bytes, rank())};
+    send[r] = {slot.memory + Begin(slot.bytes, r), Length(slot.bytes, r)};
+    receive[r] = {Received(slot, r), Length(slot.bytes, rank())};
   }
-  return messages_->Start(2 * slot.number, to, from);
+  return messages_->Start(2 * slot.number, send, receive);
 }
 
 Status CudaAwareCollectives::Add(const Slot& slot, const Terms& terms) {
@@ -252,13 +252,13 @@ Status CudaAwareCollectives::Add(const Slot& slot, const Terms& terms) {
 }
 
 Status CudaAwareCollectives::Spread(const Slot& slot) {
-  std::vector<GpuPart> to(size()), from(size());
+  std::vector<GpuPart> send(size()), receive(size());
   for (size_t r = 0; r < size(); ++r) {
     if (r == rank()) continue;
-    to[r] = {Received(slot, rank()), Length(slot.bytes, rank())};
-    from[r] = {slot.memory + Begin(slot.bytes, r), Length(slot.bytes, r)};
+    send[r] = {Received(slot, rank()), Length(slot.bytes, rank())};
+    receive[r] = {slot.memory + Begin(slot.bytes, r), Length(slot.bytes, r)};
   }
-  return messages_->Start(2 * slot.number + 1, to, from);
+  return messages_->Start(2 * slot.number + 1, send, receive);
 }
 
 Status CudaAwareCollectives::CopyOut(const Slot& slot, GpuStream stream) {

@@ -164,7 +164,7 @@ int SplitRanks(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error) {
   }
   const auto [count, even] = CountNodes(leaders);
   info->nodes = count;
-  info->rails = even ? 1 : 0;
+  info->has_rails = even ? 1 : 0;
   // mpirun binds each rank to its own cores, so this rank's mask says nothing about its peers'.
   cpu_set_t mask = AllowedCores();
   int32_t quota = QuotaCores();

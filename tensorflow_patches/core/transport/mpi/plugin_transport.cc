@@ -30,9 +30,9 @@ class PluginGpuMessages : public GpuMessages {
  public:
   explicit PluginGpuMessages(const TfMpiTransport* plugin) : plugin_(plugin) {}
 
-  Status Start(int lane, const std::vector<GpuPart>& to,
-               const std::vector<GpuPart>& from) override {
-    const auto sent = ToPlugin(to), received = ToPlugin(from);
+  Status Start(int lane, const std::vector<GpuPart>& send,
+               const std::vector<GpuPart>& receive) override {
+    const auto sent = ToPlugin(send), received = ToPlugin(receive);
     return ToStatus(plugin_->start_exchange(lane, sent.data(), received.data(), error_), error_);
   }
 
@@ -216,7 +216,7 @@ Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
   if (options.shrink_on_fault) membership = std::make_unique<PluginMembership>(plugin, options);
   auto all = std::make_unique<PluginTransport>(plugin, *info, kTfMpiAll, std::move(membership));
   std::unique_ptr<Transport> rail;
-  if (info->nodes > 1 && info->rails != 0) {
+  if (info->nodes > 1 && info->has_rails != 0) {
     rail = std::make_unique<PluginTransport>(plugin, *info, kTfMpiRail);
   }
   // A group that continues after deaths would lose the ranks below a dead one, so there all ranks
