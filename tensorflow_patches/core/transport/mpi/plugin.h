@@ -70,8 +70,8 @@ struct TfMpiTransport {
   // `seconds`: until the deadline.
   int (*allreduce)(int32_t group, const void* in, void* out, const struct TfMpiReduction* reduction,
                    double seconds, char* error);
-  // The library's own operation, without a scale. `seconds` < 0: no deadline, by MPI_Allreduce,
-  // which blocks; else by MPI_Iallreduce.
+  // The library's own operation, of a wire type, without a scale. `seconds` < 0: no deadline, by
+  // MPI_Allreduce, which blocks; else by MPI_Iallreduce.
   int (*plain_allreduce)(const void* in, void* out, const struct TfMpiReduction* reduction,
                          double seconds, char* error);
   int (*allgather)(const void* in, void* out, const size_t* bytes, double seconds, char* error);
@@ -79,7 +79,7 @@ struct TfMpiTransport {
   int (*finalize)(char* error);
 
   // Continuing after deaths. can_shrink, after `init`: ok if this MPI, as it was started, supports
-  // it; the other three may be called only then. `agree` and `regroup` are collective over the
+  // it; the next three may be called only then. `agree` and `regroup` are collective over the
   // living ranks.
   int (*can_shrink)(char* error);
   // Returns 1 if a rank has died, or one that knows of a death has called `agree` with 0.

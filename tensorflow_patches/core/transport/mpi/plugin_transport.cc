@@ -54,7 +54,8 @@ class PluginGpuMessages : public GpuMessages {
   char error_[TFMPI_ERROR_BYTES] = {};
 };
 
-// Its Wait only sleeps. After the roll call, a NodeTransport wraps this.
+// Used alone for the roll call only, else inside a NodeTransport: Wake does nothing, so Wait sleeps
+// briefly.
 class PluginTransport : public Transport {
  public:
   PluginTransport(const TfMpiTransport* plugin, const TfMpiTransportInfo& info, TfMpiGroup group,
