@@ -112,7 +112,7 @@ uint32_t NumberOf(std::string_view name) {
   return it->second;
 }
 
-// Requires the recorder's lock, when the number of blocks is at its limit. Drops the oldest block.
+// Requires the recorder's lock. Drops the oldest block; called when there are kMaxBlocks.
 void DropOldest(Recorder* recorder) {
   Buffer* oldest = nullptr;
   int64_t first = INT64_MAX;
