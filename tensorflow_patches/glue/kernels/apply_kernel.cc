@@ -99,6 +99,7 @@ void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
                                      engine_->topology().rank, group_.get());
   }
   if (averaged) {
+    // Not the first time: the broadcast has yet to end.
     if (!use.first_apply) kernel_->synchronized_.Add(context_, name_);
     if (initial_broadcast_.empty()) return Finish(absl::OkStatus());
   }

@@ -25,13 +25,14 @@ struct AverageSpec {
   std::vector<std::string> names;  // by tensor, the same on all ranks
   std::vector<DataType> dtypes;
 
-  // Whether an IdentityN is an average.
+  // Whether an IdentityN is an average, dense or sparse.
   static bool IsMarked(const tensorflow::NodeDef& node);
-  // For a marked IdentityN or a TfMpiAverage. Fails if a tensor's type cannot be averaged.
+  // For a dense average. Fails if a tensor's type cannot be averaged.
   static absl::Status Read(const tensorflow::NodeDef& node, AverageSpec* spec);
 };
 
-// The tensors' names, from a marked IdentityN or our average op; empty if it lacks the attributes.
+// The tensors' names, from a marked IdentityN or an average op of ours; empty if it lacks the
+// attributes.
 std::vector<std::string> AverageNames(const tensorflow::NodeDef& node);
 // The error of such a node.
 absl::Status LacksAttributes();

@@ -2,7 +2,8 @@
 //
 // Each has a string input, the name that identifies it on all ranks. The kernels run on inter-op
 // threads and complete on TensorFlow's runner; a cancelled step withdraws its requests. See
-// request_group.h. TfMpiHandleName is no collective: it gives Python a handle's container and name.
+// request_group.h. They have kernels for CPUs only. TfMpiHandleName is no collective: it gives
+// Python a handle's container and name.
 
 #include <cstring>
 #include <memory>
@@ -34,7 +35,7 @@ constexpr char kAnything[] =
     "T: {half, bfloat16, float, double, complex64, complex128, int8, int16, int32, int64, uint8, "
     "uint16, uint32, uint64, bool}";
 
-// The ranks that take part, in ascending order; none: all.
+// The ranks that take part, in ascending order; an empty list: all ranks.
 constexpr char kOfSomeRanks[] = "members: list(int) = []";
 // If the ranks differ in dtype or shape, the op fails with FailedPrecondition, as scripts written
 // for Horovod expect.
