@@ -130,8 +130,7 @@ class Transport {
   // How the ranks continue after deaths (membership.h); null: they cannot. Lives as long as this.
   virtual Membership* membership() { return nullptr; }
 
-  // Leaves the group, which all ranks must have agreed to end; the last call. May wait until the
-  // other ranks call it.
+  // Leaves the group, which all ranks must have agreed to end; the last call. May wait for them.
   virtual Status Finalize() = 0;
 };
 

@@ -31,8 +31,7 @@ struct AverageSpec {
   static absl::Status Read(const tensorflow::NodeDef& node, AverageSpec* spec);
 };
 
-// The tensors' names, from a marked IdentityN or an average op of ours; empty if it lacks the
-// attributes.
+// The tensors' names, from a marked IdentityN or an op of ours; empty if it lacks the attributes.
 std::vector<std::string> AverageNames(const tensorflow::NodeDef& node);
 // The error of such a node.
 absl::Status LacksAttributes();

@@ -73,8 +73,7 @@ class Backoff {
 };
 
 int TimedOut(const char* what, char* error);
-// Waits until `request` is complete. Returns kTfMpiTimeout if it is not at the deadline; MPI may
-// then still use its buffer.
+// Waits until `request` is complete; after the deadline returns kTfMpiTimeout and leaves it active.
 int Wait(MPI_Request* request, TimePoint deadline, const char* what, char* error);
 TimePoint DeadlineIn(double seconds);
 
@@ -85,8 +84,7 @@ int Init(int32_t shrink_on_fault, TfMpiTransportInfo* info, char* error);
 int SplitRanks(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error);
 int MapNode(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* error);
 int Finalize(char* error);
-// Duplicates `parent` for control messages, and sets the rank and size of `data`, whose `comm` is
-// already set, and with them `info`.
+// Duplicates `parent` for control messages; sets the rest of data, whose comm is set, and `info`.
 int UseGroup(MPI_Comm parent, TfMpiTransportInfo* info, char* error);
 
 // mpi_messages.cc

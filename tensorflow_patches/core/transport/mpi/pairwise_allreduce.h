@@ -70,8 +70,7 @@ class PairwiseAllreduce {
     return MPI_SUCCESS;
   }
 
-  // If the current stage's messages are complete, begins the next stage and sets `moved`. Does not
-  // wait.
+  // Without waiting: if this stage's messages are complete, begins the next one and sets `moved`.
   int Advance(bool* moved) {
     int done = 0;
     int result = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,

@@ -54,8 +54,7 @@ class PluginGpuMessages : public GpuMessages {
   char error_[TFMPI_ERROR_BYTES] = {};
 };
 
-// Used alone for the roll call only, else inside a NodeTransport: Wake does nothing, so Wait sleeps
-// briefly.
+// Wait only sleeps, briefly. Used by itself in the roll call only, else inside a NodeTransport.
 class PluginTransport : public Transport {
  public:
   PluginTransport(const TfMpiTransport* plugin, const TfMpiTransportInfo& info, TfMpiGroup group,

@@ -64,8 +64,7 @@ class NodeCollectives {
   template <typename Put, typename Reduce, typename Take>
   Status Run(uint64_t chunks, bool reduces, const Put& put, const Reduce& reduce, const Take& take,
              TimePoint deadline);
-  // Reduces `count` elements of sources_, which it may advance, into `out` and, for the peers, into
-  // `slot`.
+  // Reduces `count` elements of sources_ (may advance it) into `out` and, for the peers, `slot`.
   void ReduceForAll(const Reduction& reduction, size_t count, char* out, char* slot);
   template <typename Counter>
   bool AllPeersReached(Counter counter, uint64_t chunks) const;
