@@ -1,7 +1,7 @@
 // How survivors regroup after a death: the interface of a transport that supports it.
 //
 // Communication thread only. A rank that learns of a death tells all others, by voting no in Agree,
-// so that none waits for a rank that has left to regroup.
+// so that none waits in an operation for a rank that has left it to regroup.
 
 #ifndef TFMPI_CORE_TRANSPORT_MEMBERSHIP_H_
 #define TFMPI_CORE_TRANSPORT_MEMBERSHIP_H_

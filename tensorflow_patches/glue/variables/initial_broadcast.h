@@ -1,6 +1,6 @@
 // The safety net of the decorated kernels: at the first Apply of a variable, every rank gets rank
 // 0's values of it and of its slots, unless they are synchronized already. Python does not do that
-// for variables of raw ops, or for eager variables created inside or after the first tape.
+// for variables of raw ops, or for eager ones that an optimizer gets only after its first update.
 //
 // A kernel creates one object per execution, and calls Write on TensorFlow's runner. A variable
 // whose memory nothing else holds is received in place, without a second copy.
