@@ -4,10 +4,11 @@
 // Called on the engine's communication thread, except for calls marked "any thread". Before that
 // thread exists, the thread that creates the engine makes the calls; after its end, the thread that
 // calls Engine::Join. The caller owns every buffer; a transport uses it only during the call, but
-// after a failure it may still write to one of more than kMinMpiShare bytes per rank
-// (core/memory/leaked_memory.h). Every blocking call but Wait and Finalize takes a deadline and
-// returns kDeadlineExceeded when it has passed. After a failure the engine calls only Send, to tell
-// its peers why it stops, and, with membership(), Receive and the functions of Membership.
+// after a failure it may still write to one of more than kMinMpiShare bytes per rank, and
+// PlainAllreduce to any (core/memory/leaked_memory.h). Every blocking call but Wait and Finalize
+// takes a deadline and returns kDeadlineExceeded when it has passed. After a failure the engine
+// calls only Send, to tell its peers why it stops, and, with membership(), Receive and the
+// functions of Membership.
 
 #ifndef TFMPI_CORE_TRANSPORT_TRANSPORT_H_
 #define TFMPI_CORE_TRANSPORT_TRANSPORT_H_
