@@ -228,7 +228,7 @@ std::string Coordinator::DescribeAbsent(const Pending& pending) const {
 }
 
 // A script usually ends on all ranks at about the same time, so a finished rank is worth a line
-// only if others continue without it.
+// only if others continue without it. One line each time that fewer ranks remain than before.
 void Coordinator::NoteAbsent(const Pending& pending, const std::string& absent) {
   if (pending.num_ready >= noted_contributors_) return;
   noted_contributors_ = pending.num_ready;
@@ -381,8 +381,8 @@ ResponseItem Coordinator::MakeItem(Pending* pending) {
   return item;
 }
 
-// Allreduces that can share a buffer are fused in the order in which they became ready, up to the
-// threshold. A tensor of kAloneBytes or more is sent alone and in place.
+// Successive allreduces that can share a buffer are fused, in the order in which they became ready,
+// up to the threshold. A tensor of kAloneBytes or more is sent alone.
 void Coordinator::Plan(ResponseList* response_list) {
   Response* open = nullptr;
   Signature open_signature;
@@ -412,7 +412,7 @@ ResponseList Coordinator::Decide(TimePoint now) {
   CheckStalls(now);
   ResponseList response_list = std::exchange(next_, ResponseList());
   Plan(&response_list);
-  if (response_list.answers()) ++answers_;
+  if (response_list.completes_requests()) ++answers_;
   return response_list;
 }
 

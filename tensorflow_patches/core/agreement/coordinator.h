@@ -28,15 +28,16 @@ struct CoordinatorOptions {
   Clock::duration deadlock_timeout = std::chrono::seconds(3);
 };
 
-// Posted to every rank repeatedly while rank 0 waits for ranks that have not submitted the same
-// request. They then report what they do (WaitStateReporter), and a rank that waits for a file of
-// rank 0 ends that wait (python/_src/files/waits.py).
+// Posted to every rank repeatedly while a request of rank 0 waits for ranks that have not submitted
+// it. They then report what they do (WaitStateReporter), and a rank that waits for a file of rank 0
+// soon ends that wait (python/_src/files/waits.py).
 constexpr char kRank0Waits[] = "rank 0 waits";
 
 class Coordinator {
  public:
   Coordinator(int size, const CoordinatorOptions& options, TimePoint now);
 
+  // `rank` has announced this.
   void Receive(int rank, const ReadyList& ready_list, TimePoint now);
 
   // Whether nothing is open: no request is unanswered, no error will answer a request that a rank
@@ -80,8 +81,8 @@ class Coordinator {
     int lacking = 0;            // the missing rank found last; the next search starts there
     std::vector<int64_t> rows;  // GathersRows
     bool same_fingerprint = true;
-    TimePoint since;
-    TimePoint warned;
+    TimePoint since;   // when it was first announced
+    TimePoint warned;  // at the last stall warning; before that, `since`
     TimePoint latest;  // when a rank last became ready
   };
 
@@ -132,7 +133,7 @@ class Coordinator {
   std::vector<Peer> peers_;
   std::vector<LastReady> last_ready_;
   int num_joined_ = 0;
-  int noted_contributors_ = 1 << 30;  // the number of ranks in the last notice of NoteAbsent
+  int noted_contributors_ = 1 << 30;  // the smallest number of ranks in a notice of NoteAbsent
   std::unordered_map<std::string, Pending> pending_;
   std::vector<Pending> agreed_;  // ready everywhere, in the order in which they became so
   std::vector<NamedSignature> by_id_;

@@ -76,6 +76,8 @@ std::vector<const Coordinator::Pending*> Coordinator::WaitsIn(int rank) const {
   return found;
 }
 
+// Whether `rank` waits for a rank of `stuck`. A single request that cannot complete is enough,
+// since a step needs all of its requests.
 bool Coordinator::WaitsForAny(int rank, const std::vector<bool>& stuck) const {
   if (peers_[rank].joined) return false;
   const std::vector<const Pending*> waits = WaitsIn(rank);

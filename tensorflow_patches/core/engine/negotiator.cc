@@ -208,7 +208,7 @@ void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
     }
     bypass_.OnResponseList(response_list, pending_->names());
   }
-  if (response_list.answers()) ++answers_;
+  if (response_list.completes_requests()) ++answers_;
   Trace(EngineOptions::Event::kResponseList, 0, response_list);
   Execute(response_list);
   if (!response_list.responses.empty()) RejectOutstanding();
