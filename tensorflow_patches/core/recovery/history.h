@@ -2,9 +2,10 @@
 // had not executed them yet when another rank died.
 //
 // A unit is one response, or the other entries of a response list. All ranks execute the same units
-// in the same order, so a number says how far a rank is. If an operation to which every rank
-// contributes has completed, all ranks have executed all units before it, which are then deleted.
-// Communication thread only.
+// in the same order, so a number says how far a rank is. When an allreduce with data has completed
+// here, every rank has started it, and so has executed all units before it, which are then deleted.
+// (Other operations may complete on a rank before another has started them.) Communication thread
+// only.
 
 #ifndef TFMPI_CORE_RECOVERY_HISTORY_H_
 #define TFMPI_CORE_RECOVERY_HISTORY_H_
@@ -40,7 +41,7 @@ class History {
   // `proves_all_started`: whether the unit's completion proves that every rank has started it, and
   // so has executed all units before it.
   void Add(Unit unit, bool proves_all_started);
-  // Deletes all units: every rank has executed them.
+  // Deletes all units. Only if every rank has executed them, or in Restart.
   void Forget();
   // For a new group, in which nothing has been executed.
   void Restart();
