@@ -50,7 +50,8 @@ bool Negotiator::Exchange(bool news) {
 }
 
 // Announces requests: by a vote if they include what is expected, else to the coordinator. Anything
-// beyond a vote waits until the vote is decided.
+// beyond a vote waits until the vote is decided, or for vote_patience. Returns whether it did
+// anything.
 bool Negotiator::VoteOrAnnounce() {
   const ReadyList& ready_list = pending_->ready_list();
   if (ready_list.empty()) return false;
@@ -118,7 +119,7 @@ void Negotiator::Handle(const ControlMessage& message) {
   if (!incoming.response_list.empty()) ExecuteResponseList(incoming.response_list);
 }
 
-// Forwards the announcements of this rank and its children that are due.
+// Forwards the due announcements of this rank and its children. Returns whether there were any.
 bool Negotiator::ForwardDue() {
   const std::vector<Announcement> due = messenger_->TakeDue();
   if (due.empty()) return false;
@@ -194,7 +195,8 @@ void Negotiator::Answer(ResponseList response_list) {
 }
 
 void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
-  // An error answers the requests of every rank, including ranks that have not announced theirs.
+  // An error also answers requests that are not announced yet. The coordinator expects their
+  // announcements (TakeAnswer), so they must be sent before the error completes them.
   const bool unannounced = !response_list.errors.empty() && !pending_->ready_list().empty();
   if (unannounced || (bypass_.voted() && !response_list.responses.empty())) TellCoordinator();
   if (!state_->ok()) return;
@@ -217,7 +219,7 @@ void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
 void Negotiator::Execute(const ResponseList& response_list) {
   executor_->Execute(response_list);
   if (history_ != nullptr) {
-    if (!state_->ok()) return;
+    if (!state_->ok()) return;  // the survivors repeat the rest, too
     ResponseList rest = response_list;
     rest.responses.clear();
     if (!rest.empty()) history_->Add({std::move(rest), Result()}, /*proves_all_started=*/false);

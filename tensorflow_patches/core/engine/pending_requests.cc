@@ -29,7 +29,7 @@ void PendingRequests::Add(Submission&& submission) {
   if (entry->submissions.size() == 1) Announce(entry);
 }
 
-// The next ready list announces its first request to the coordinator.
+// Adds the entry's first request to the ready list. May complete it, and so delete the entry.
 void PendingRequests::Announce(NameTable::Entry* entry) {
   Status error;
   if (TakeError(&former_errors_, entry->name, &error)) return Complete(entry, error);
