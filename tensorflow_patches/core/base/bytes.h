@@ -90,8 +90,8 @@ class Writer {
   std::string bytes_;
 };
 
-// After the first invalid read all later ones give zeros and empty lists; Raw and Map then leave
-// their argument unchanged. Finished() stays false. `bytes` outlive the reader.
+// After the first invalid read all later ones give zeros and empty lists, except Raw, which leaves
+// its argument unchanged. Finished() stays false. `bytes` outlive the reader.
 class Reader {
  public:
   explicit Reader(const std::string& bytes) : next_(bytes.data()), end_(next_ + bytes.size()) {}
@@ -136,9 +136,9 @@ class Reader {
       one(values.back());
     }
   }
-  // Adds to `values`, which List and the others replace.
   template <typename Key, typename T, typename One>
   void Map(std::map<Key, T>& values, const One& one) {
+    values.clear();
     const uint64_t count = Count();
     for (uint64_t i = 0; i < count && ok_; ++i) {
       Key key{};

@@ -169,7 +169,7 @@ bool Engine::Turn() {
 // survivors of a death can continue.
 void Engine::HandleFailure() {
   if (state_.ok() || state_.interrupted || failed_) return;
-  state_.interrupted = state_.Interrupts();
+  state_.interrupted = state_.CausedByDeath();
   if (state_.interrupted) return;  // the survivors regroup in the next turn
   failed_ = true;
   published_.SetFailure(state_.failure);

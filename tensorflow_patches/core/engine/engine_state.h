@@ -50,7 +50,7 @@ struct EngineState {
   bool ok() const { return failure.ok(); }
   // Whether the failure was caused by the death of a rank, and the others can continue. Waits up to
   // 200 ms, because the death may become known only after the failure.
-  bool Interrupts() const {
+  bool CausedByDeath() const {
     constexpr std::chrono::milliseconds kBetweenLooks{10};
     constexpr int kLooks = 20;
     if (!options.shrink_on_fault || given_up) return false;

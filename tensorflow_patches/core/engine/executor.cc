@@ -38,7 +38,7 @@ void Executor::Execute(const Response& response) {
   const Span span = response_notes_.ResponseBegins(fusion_entries_);
   const Status status = Transfer(response);
   // The survivors repeat or finish it, so its requests stay pending.
-  if (IsFatal(status) && state_->Interrupts()) return state_->Fail(status);
+  if (IsFatal(status) && state_->CausedByDeath()) return state_->Fail(status);
   uint64_t tensors = 0, bytes = 0;
   for (const FusionEntry& fusion_entry : fusion_entries_) {
     if (fusion_entry.request == nullptr) continue;

@@ -174,13 +174,14 @@ void Recovery::ContinueWith(std::unique_ptr<Transport> next, const Regrouping& r
   const size_t survivors = regrouping.reports.size();
   const uint64_t repeated = regrouping.most_done - regrouping.least_done;
   const std::string doing = state_->script_state->Snapshot().doing;
-  state_->options.log(
-      deaths + (doing.empty() ? "" : ", in " + doing) + "; " + std::to_string(survivors) +
-      (survivors == 1 ? " rank continues" : " ranks continue") +
-      ", and averages are now over these. All of them have all earlier averages (" +
-      std::to_string(repeated) + (repeated == 1 ? " operation was" : " operations were") +
-      " completed from other ranks' history); this process is now rank 0" +
-      (done_before != regrouping.most_done ? ", and had missed some of them" : ""));
+  state_->options.log(deaths + "; " + std::to_string(survivors) +
+                      (survivors == 1 ? " rank continues" : " ranks continue") +
+                      ", and averages are now over these. All of them have all earlier averages (" +
+                      std::to_string(repeated) +
+                      (repeated == 1 ? " operation was" : " operations were") +
+                      " completed from other ranks' history); this process" +
+                      (doing.empty() ? "" : ", in " + doing + ",") + " is now rank 0" +
+                      (done_before != regrouping.most_done ? ", and had missed some of them" : ""));
 }
 
 // Replays what other ranks have executed and this rank has not.

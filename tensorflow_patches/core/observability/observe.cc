@@ -89,7 +89,7 @@ std::string HostName() {
 }
 
 RankEvents OwnEvents(const Topology& topology, const Observation& observation) {
-  return {topology.rank, HostName(), observation.clock_offset, TakeEvents()};
+  return {topology.rank, HostName(), observation.clock_offset, CopyEvents()};
 }
 
 Status GatherTimeline(Transport* transport, const Observation& observation, TimePoint deadline) {

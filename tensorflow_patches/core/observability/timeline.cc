@@ -27,7 +27,7 @@ constexpr size_t kMaxBlocks = kMaxEvents / kBlockEvents;
 // After this many new names, those that no kept event uses are dropped.
 constexpr uint32_t kMaxNewNames = 1 << 15;
 
-// The events of one thread. Besides that thread only TakeEvents, DropOldest and DropNames take the
+// The events of one thread. Besides that thread only CopyEvents, DropOldest and DropNames take the
 // lock, so it is usually free. If both are needed, the recorder's lock is taken first.
 struct Buffer {
   std::mutex mutex;
@@ -208,7 +208,7 @@ void Span::End() {
   Keep(event_);
 }
 
-Events TakeEvents() {
+Events CopyEvents() {
   Recorder& recorder = GetRecorder();
   std::lock_guard<std::mutex> lock(recorder.mutex);
   Events events;

@@ -48,7 +48,7 @@ struct Event {
   int64_t start = 0;  // ns of the steady clock
   int64_t end = 0;
   uint64_t bytes = 0;
-  uint32_t name = 0;   // index into Events::names; the recorder's number before TakeEvents
+  uint32_t name = 0;   // index into Events::names; the recorder's number before CopyEvents
   uint32_t group = 0;  // kResponse, kWait: the response's number, from 1. kSubmit: 1 for a gradient
   Stage stage = Stage::kSubmit;
 };
@@ -77,7 +77,7 @@ void Record(Stage stage, std::string_view name, uint64_t bytes, uint32_t group, 
 void RecordParts(std::string_view name, const std::vector<std::string>& parts);
 
 // A copy of everything recorded so far.
-Events TakeEvents();
+Events CopyEvents();
 // Seconds spent in a stage so far, over all threads.
 double SecondsIn(Stage stage);
 

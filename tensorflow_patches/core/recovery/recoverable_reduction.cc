@@ -48,14 +48,10 @@ Status RecoverableReduction::TrimHistory(TimePoint deadline) {
     return Status();
   }
   // Every rank takes part in this allreduce, so after it all ranks have executed all units so far.
-  auto one = std::make_unique<int64_t>(1);  // on the heap, for KeepUntilExit
-  const Status status = transport_->Allreduce(one.get(), one.get(),
-                                              {1, DataType::kInt64, ReduceOp::kSum, 1}, deadline);
-  if (status.ok()) {
-    history_.Forget();
-  } else {
-    KeepUntilExit(std::move(one));
-  }
+  int64_t one = 1;
+  const Status status =
+      transport_->Allreduce(&one, &one, {1, DataType::kInt64, ReduceOp::kSum, 1}, deadline);
+  if (status.ok()) history_.Forget();
   return status;
 }
 

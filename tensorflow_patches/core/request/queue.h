@@ -113,17 +113,16 @@ class Queue {
   }
 
   template <typename Body>
-  bool Change(const Body& body) {
+  void Change(const Body& body) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      if (closed_) return false;
+      if (closed_) return;
       body();
       has_work_ = true;
       wakers_.fetch_add(1);
     }
     wake_();
     wakers_.fetch_sub(1);
-    return true;
   }
 
   const std::function<void()> wake_;

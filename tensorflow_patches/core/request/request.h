@@ -135,7 +135,7 @@ struct GpuMemory {
   // has run.
   GpuEvent ready = nullptr;
   // If not null, a float32 in GPU memory that replaces `scale`, valid once `ready` has occurred.
-  const void* scale = nullptr;
+  const void* weight_on_gpu = nullptr;
 };
 
 struct Request {

@@ -77,7 +77,7 @@ class NodeTransport : public Transport {
         memory_(memory),
         options_(options),
         node_(memory, options.stores, options.has_failed_rank),
-        topology_(WithNodeFirst(all_->topology(), node_ranks[0])),
+        topology_(WithNodeLeader(all_->topology(), node_ranks[0])),
         one_node_(memory.ranks() == topology_.size),
         links_(leaders.empty() ? MakeStar(topology_.rank, topology_.size)
                                : MakeTree(topology_.rank, leaders)) {
@@ -249,8 +249,8 @@ class NodeTransport : public Transport {
     ControlChannel channel;
   };
 
-  static Topology WithNodeFirst(Topology topology, int first) {
-    topology.node_first = first;
+  static Topology WithNodeLeader(Topology topology, int first) {
+    topology.node_leader = first;
     return topology;
   }
 

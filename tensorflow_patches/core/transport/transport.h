@@ -4,7 +4,8 @@
 // Called on the engine's communication thread, except for calls marked "any thread". Before that
 // thread exists, the thread that creates the engine makes the calls; after its end, the thread that
 // calls Engine::Join. The caller owns every buffer; a transport uses it only during the call, but
-// after a failure it may still write there (core/memory/leaked_memory.h). Every blocking call but
+// after a failure it may still write to one of more than kMinMpiShare bytes per rank
+// (core/memory/leaked_memory.h). Every blocking call but
 // Finalize takes a deadline and returns kDeadlineExceeded when it has passed. After a failure the
 // engine calls only Send, to tell its peers why it stops, and, with membership(), Receive and the
 // functions of Membership.
@@ -36,8 +37,8 @@ struct Topology {
   int local_rank = 0;  // rank among the ranks of this node
   int local_size = 1;  // ranks on this node
   int nodes = 1;
-  int cores = 1;       // that the ranks of this node can use together
-  int node_first = 0;  // the rank of this node whose local rank is 0
+  int cores = 1;        // that the ranks of this node can use together
+  int node_leader = 0;  // the rank of this node whose local rank is 0
 };
 
 struct ControlMessage {

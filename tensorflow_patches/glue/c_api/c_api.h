@@ -104,10 +104,10 @@ TFMPI_API int32_t tfmpi_end(struct TfMpiOperation* operation, char* error);
 struct TfMpiBenchCase {
   int32_t kind, dtype;
   int64_t count;
-  int32_t tensors, direct_rounds, engine_rounds, least_samples, most_samples;
+  int32_t tensors, direct_rounds, engine_rounds, min_samples, max_samples;
   double budget, timeout;  // seconds
 };
-// Writes the seconds of sample i of way w (BenchWay) to out[w * most_samples + i], and the number
+// Writes the seconds of sample i of way w (BenchWay) to out[w * max_samples + i], and the number
 // of samples to samples[w]. Blocks until all are taken, or one takes longer than `timeout`.
 TFMPI_API int32_t tfmpi_bench(const struct TfMpiBenchCase* bench_case, double* out,
                               int32_t samples[3], char* error);

@@ -109,7 +109,7 @@ void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
 absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
   const int input = kernel_->node_.gradient;
   DataType dtype;
-  TF_RETURN_IF_ERROR(CheckAveraged(name_, context_->input_dtype(input), &dtype));
+  TF_RETURN_IF_ERROR(CheckCanAverage(name_, context_->input_dtype(input), &dtype));
   // Must come before gradient_ takes a reference, or the gradient is never averaged in place: only
   // an input without other references is forwarded.
   TF_RETURN_IF_ERROR(context_->forward_input_or_allocate_temp(

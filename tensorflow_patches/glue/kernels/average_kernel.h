@@ -36,7 +36,7 @@ std::vector<std::string> AverageNames(const tensorflow::NodeDef& node);
 // The error of such a node.
 absl::Status LacksAttributes();
 // Sets `core` to the type of tensor `name`. Fails, with that name, if it cannot be averaged.
-absl::Status CheckAveraged(const std::string& name, tensorflow::DataType type, DataType* core);
+absl::Status CheckCanAverage(const std::string& name, tensorflow::DataType type, DataType* core);
 // The suffix of request names in the session that runs this step; empty without a scope.
 std::string SessionSuffix(tensorflow::OpKernelContext* context);
 // Fails if input number `input` is not a float32 scalar, and during constant folding.

@@ -38,7 +38,7 @@ constexpr char kAnything[] =
 constexpr char kOfSomeRanks[] = "members: list(int) = []";
 // If the ranks differ in dtype or shape, the op fails with FailedPrecondition, as scripts written
 // for Horovod expect.
-constexpr char kForHorovod[] = "horovods: bool = false";
+constexpr char kForHorovod[] = "for_horovod: bool = false";
 
 absl::Status GatheredShape(InferenceContext* context) {
   ShapeHandle shape;
@@ -100,7 +100,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   explicit CollectiveKernel(OpKernelConstruction* construction) : AsyncOpKernel(construction) {
     std::vector<int32_t> members;
     OP_REQUIRES_OK(construction, construction->GetAttr("members", &members));
-    OP_REQUIRES_OK(construction, construction->GetAttr("horovods", &for_horovod_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("for_horovod", &for_horovod_));
     if (!members.empty()) members_ = std::make_shared<const Members>(std::move(members));
   }
 

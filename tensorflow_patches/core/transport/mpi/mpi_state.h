@@ -101,7 +101,7 @@ int Broadcast(void* data, size_t bytes, int32_t root, double seconds, char* erro
 
 // mpi_gpu.cc
 int TakesGpuMemory();
-int StartExchange(int32_t lane, const TfMpiPart* to, const TfMpiPart* from, char* error);
+int StartExchange(int32_t lane, const TfMpiPart* send, const TfMpiPart* receive, char* error);
 int TestExchange(int32_t lane, int32_t* ended, char* error);
 
 // mpi_survivors.cc

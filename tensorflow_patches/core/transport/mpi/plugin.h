@@ -27,13 +27,13 @@ enum TfMpiTransportResult {
 
 enum TfMpiGroup {
   kTfMpiAll = 0,   // every rank
-  kTfMpiRail = 1,  // the ranks with this local rank, one per node; only if `rails` is not 0
+  kTfMpiRail = 1,  // the ranks with this local rank, one per node; only if `has_rails` is not 0
 };
 
 struct TfMpiTransportInfo {
   int32_t rank, size, local_rank, local_size, nodes;
   int32_t cores;      // that the ranks of this node can use together
-  int32_t rails;      // 1: every node has the same number of ranks
+  int32_t has_rails;  // 1: every node has the same number of ranks
   char library[256];  // the MPI library and its version, one line
 };
 
@@ -93,8 +93,8 @@ struct TfMpiTransport {
   // GPU memory: the contract is that of GpuMessages (core/transport/gpu_messages.h).
   // takes_gpu_memory, after `init`: 1 if the library reports support for memory of NVIDIA GPUs.
   int (*takes_gpu_memory)(void);
-  // `to` and `from` have one part per rank.
-  int (*start_exchange)(int32_t lane, const struct TfMpiPart* to, const struct TfMpiPart* from,
+  // `send` and `receive` have one part per rank.
+  int (*start_exchange)(int32_t lane, const struct TfMpiPart* send, const struct TfMpiPart* receive,
                         char* error);
   // *ended: 1 if everything started on the lane has ended.
   int (*test_exchange)(int32_t lane, int32_t* ended, char* error);

@@ -33,7 +33,7 @@ class StoreTrials {
   void Record(size_t bytes, Clock::duration time);
   bool streams() const { return streams_; }
 
-  static constexpr int kBetween = 128;  // chunks
+  static constexpr int kChunksBetweenTrials = 128;  // chunks
 
  private:
   // Smaller chunks are written too quickly for the clock's resolution.

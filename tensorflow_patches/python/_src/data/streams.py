@@ -227,8 +227,8 @@ def _packed(dataset: Any, has_effects: bool) -> Any:
     """The elements as vectors of bytes; read ahead here, unless making them has side effects."""
     spec = dataset.element_spec
     if has_effects:
-        return batch_shard.map_on_request(dataset, lambda element: packing.pack(spec, element))
-    packed = dataset.map(lambda *args: packing.pack(spec, batch_shard.element_of(spec, args)))
+        return batch_shard.map_on_request(dataset, packing.pack)
+    packed = dataset.map(lambda *args: packing.pack(batch_shard.element_of(spec, args)))
     return packed.prefetch(_AHEAD)
 
 
