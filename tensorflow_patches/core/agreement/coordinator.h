@@ -40,9 +40,9 @@ class Coordinator {
   // `rank` has announced this.
   void Receive(int rank, const ReadyList& ready_list, TimePoint now);
 
-  // Whether nothing is open: no request is unanswered, no error will answer a request that a rank
-  // has not announced yet, and no rank has joined.
-  bool idle() const {
+  // Whether no request is unanswered, no error will answer a request that a rank has not announced
+  // yet, and no rank has joined.
+  bool nothing_open() const {
     return pending_.empty() && agreed_.empty() && answered_.empty() && next_.empty() &&
            num_joined_ == 0;
   }

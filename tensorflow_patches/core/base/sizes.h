@@ -9,8 +9,8 @@
 
 namespace tfmpi {
 
-// In a graph. An average op gets no further tensor once it has this size: a small one can start
-// sooner, but each costs time.
+// In a graph. An average op gets no further tensor once it has this size: a small op can start
+// sooner, but each op costs time.
 inline constexpr size_t kOpBytes = size_t{2} << 20;
 // A gradient of at least this size gets an average op of its own, so it waits for no other.
 inline constexpr size_t kOwnOpBytes = size_t{1} << 20;

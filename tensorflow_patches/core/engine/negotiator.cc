@@ -143,7 +143,7 @@ void Negotiator::OnAnnouncement(const Announcement& announcement) {
 // make the same decision, at a cost that grows with ranks and names.
 bool Negotiator::AnswerUnanimous(const Announcement& announcement) {
   if (announcement.ranks.size() != state_->size() || !bypass_.IsExpected(announcement.list) ||
-      !coordinator_->idle()) {
+      !coordinator_->nothing_open()) {
     return false;
   }
   for (const int rank : announcement.ranks.ranks()) {
@@ -233,7 +233,7 @@ void Negotiator::ExecuteRest(const ResponseList& response_list) {
   for (const Withdrawal& withdrawal : response_list.withdrawn) {
     NameTable::Entry* const entry = pending_->names().FindPending(withdrawal.name);
     if (withdrawal.rank != state_->rank() || entry == nullptr) continue;
-    pending_->Complete(entry, Withdrawn(withdrawal.name));
+    pending_->Complete(entry, WithdrawnStatus(withdrawal.name));
   }
   for (const NamedError& error : response_list.errors) pending_->CompleteByError(error);
   if (coordinator_ == nullptr) {  // rank 0 has already counted its own posts

@@ -18,7 +18,7 @@ bool TakeError(PendingRequests::Errors* errors, const std::string& name, Status*
 
 }  // namespace
 
-Status Withdrawn(const std::string& name) {
+Status WithdrawnStatus(const std::string& name) {
   return Status(Code::kCancelled, "'" + name + "' was withdrawn");
 }
 
@@ -69,7 +69,7 @@ void PendingRequests::Withdraw(Ticket ticket) {
   state_->stats.Ended(queued->request, false);
   const auto done = std::move(queued->request.done);
   submissions.erase(queued);
-  done(Withdrawn(entry->name));
+  done(WithdrawnStatus(entry->name));
 }
 
 void PendingRequests::WithdrawAhead() {

@@ -19,7 +19,7 @@
 namespace tfmpi {
 
 // The status with which a withdrawn request of this name ends.
-Status Withdrawn(const std::string& name);
+Status WithdrawnStatus(const std::string& name);
 
 class PendingRequests {
  public:

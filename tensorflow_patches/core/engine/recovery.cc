@@ -221,7 +221,7 @@ void Recovery::AdaptPending(const Regrouping& regrouping) {
     }
   });
   for (const std::string& name : withdrawn) {
-    parts_.pending->Complete(names.FindPending(name), Withdrawn(name));
+    parts_.pending->Complete(names.FindPending(name), WithdrawnStatus(name));
   }
 }
 

@@ -79,6 +79,7 @@ Status RecoverableReduction::Collect(const Response& response,
 
 Status RecoverableReduction::Factors(const std::vector<FusionEntry>& entries, int contributors,
                                      TimePoint deadline, std::vector<double>* factors) {
+  // The average is later divided by `contributors`; the factors make that the sum of the weights.
   // The sum of correct weights differs from `contributors` by rounding errors only; then the
   // factor stays 1, and the average keeps every bit.
   constexpr double kWeightTolerance = 1e-5;
