@@ -43,7 +43,7 @@ class Coordinator {
   // Whether no request is unanswered, no error will answer a request that a rank has not announced
   // yet, and no rank has joined.
   bool nothing_open() const {
-    return pending_.empty() && agreed_.empty() && answered_.empty() && next_.empty() &&
+    return pending_.empty() && agreed_.empty() && early_errors_.empty() && next_.empty() &&
            num_joined_ == 0;
   }
   // The ranks have agreed on the predicted response list, by votes or because all announced it at
@@ -101,7 +101,7 @@ class Coordinator {
   void CheckAllReady();
   void CheckReady(const std::string& name);
   void NoteAbsent(const Pending& pending, const std::string& absent);
-  bool TakeAnswer(int rank, const std::string& name);
+  bool TakeEarlyError(int rank, const std::string& name);
   void NoteReady(int rank, Pending* pending, TimePoint now);
   void Fail(const std::string& name, Code code, const std::string& message);
   void CheckStalls(TimePoint now);
@@ -110,7 +110,7 @@ class Coordinator {
 
   // In coordinator_waits.cc: what the ranks report about their waits.
   void SetWaitState(int rank, const WaitState& wait_state);
-  void Answered(const std::string& name);
+  void EndWaitsIn(const std::string& name);
   bool HasNoGradients(int rank) const;
   // Whether `pending` must still wait for `rank`: not for a rank that has joined, is no member, or
   // has no gradients, if this is a step's gradient or in the background.
@@ -142,7 +142,7 @@ class Coordinator {
   std::unordered_map<std::string, std::vector<NameId>> ids_;  // by name; one per signature
   // By name and rank: how many of the rank's next requests have already been answered by errors
   // that were sent to all ranks.
-  std::unordered_map<std::string, std::map<int, int>> answered_;
+  std::unordered_map<std::string, std::map<int, int>> early_errors_;
   ResponseList next_;
   std::vector<std::string> notices_;
   TimePoint last_stall_check_;

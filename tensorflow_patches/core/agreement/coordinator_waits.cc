@@ -33,7 +33,7 @@ void Coordinator::SetWaitState(int rank, const WaitState& wait_state) {
 }
 
 // A rank that was blocked in the request of this name can continue.
-void Coordinator::Answered(const std::string& name) {
+void Coordinator::EndWaitsIn(const std::string& name) {
   for (Peer& peer : peers_) {
     WaitState& wait_state = peer.wait_state;
     if (wait_state.blocked == WaitState::Blocked::kInRequest && wait_state.what == name) {

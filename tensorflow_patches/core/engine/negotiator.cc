@@ -196,7 +196,8 @@ void Negotiator::Answer(ResponseList response_list) {
 
 void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
   // An error also answers requests that are not announced yet. The coordinator expects their
-  // announcements (TakeAnswer), so they must be sent before the error completes them.
+  // announcements (Coordinator::TakeEarlyError), so they must be sent before the error completes
+  // them.
   const bool unannounced = !response_list.errors.empty() && !pending_->ready_list().empty();
   if (unannounced || (bypass_.voted() && !response_list.responses.empty())) TellCoordinator();
   if (!state_->ok()) return;
