@@ -75,9 +75,9 @@ bool Decode(const std::string& bytes, int size, std::vector<Announcement>* annou
   return reader.Finished();
 }
 
-void Relay::Take(Announcement announcement, TimePoint now) {
+void Relay::Add(Announcement announcement, TimePoint now) {
   if (announcement.list.empty()) return;
-  if (options_.of_all_ranks && IsOnlyReady(announcement.list)) return TakeReady(announcement, now);
+  if (options_.of_all_ranks && IsOnlyReady(announcement.list)) return AddReady(announcement, now);
   PassAll();
   for (const int rank : announcement.ranks.ranks()) {
     const bool quiet = !announcement.list.wait_state.empty() &&
@@ -90,7 +90,7 @@ void Relay::Take(Announcement announcement, TimePoint now) {
   open_.clear();
 }
 
-void Relay::TakeReady(const Announcement& announcement, TimePoint now) {
+void Relay::AddReady(const Announcement& announcement, TimePoint now) {
   if (quiet_.Intersects(announcement.ranks)) {
     for (const int rank : announcement.ranks.ranks()) quiet_.Remove(rank);
   }

@@ -48,7 +48,7 @@ class Relay {
       : num_below_(static_cast<int>(below.size())), options_(std::move(options)) {}
 
   // An announcement of this rank, or one that a child has sent.
-  void Take(Announcement announcement, TimePoint now);
+  void Add(Announcement announcement, TimePoint now);
   // Call it when an error has answered a name on all ranks: announcements that were forwarded early
   // do not count when it is announced again. Forgets those of all names; a name that is still open
   // then counts as incomplete, which costs at most `patience`.
@@ -69,7 +69,7 @@ class Relay {
     std::vector<Announcement> parts;  // one for each different entry, such as a number of rows
   };
 
-  void TakeReady(const Announcement& announcement, TimePoint now);
+  void AddReady(const Announcement& announcement, TimePoint now);
   void Keep(Name* name, const RankSet& ranks, ReadyList list, TimePoint now);
   template <typename Key>
   void Announce(std::map<Key, Name>* names, const Key& key, const RankSet& ranks, ReadyList list,
