@@ -46,7 +46,7 @@ class History {
   // For a new group, in which nothing has been executed.
   void Restart();
   // Memory for a result: that of a deleted unit, if it fits.
-  Result Take(size_t bytes);
+  Result NewResult(size_t bytes);
 
   // The units after `number`, which must not be before first(), as bytes; and the reverse, which
   // returns false if the bytes are invalid.
