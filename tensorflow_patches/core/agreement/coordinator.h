@@ -37,7 +37,6 @@ class Coordinator {
  public:
   Coordinator(int size, const CoordinatorOptions& options, TimePoint now);
 
-  // `rank` has announced this.
   void Receive(int rank, const ReadyList& ready_list, TimePoint now);
 
   // Whether no request is unanswered, no error will answer a request that a rank has not announced

@@ -15,9 +15,8 @@
 
 namespace tfmpi {
 
-// A name with a signature gets a number when the ranks first agree on it, except in the cases that
-// coordinator.cc names (Recurs, kMaxIdsOfAName). A ready list then needs only a bit for it, or the
-// number and a row count.
+// A name with a signature gets a number when the ranks first agree on it (exceptions: Recurs and
+// kMaxIdsOfAName in coordinator.cc). A ready list then needs one bit for it, or a KnownGather.
 using NameId = uint32_t;
 inline constexpr NameId kNoId = UINT32_MAX;
 

@@ -220,7 +220,7 @@ void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
 void Negotiator::Execute(const ResponseList& response_list) {
   executor_->Execute(response_list);
   if (history_ != nullptr) {
-    if (!state_->ok()) return;  // the survivors repeat the rest, too
+    if (!state_->ok()) return;  // the survivors agree on the rest anew
     ResponseList rest = response_list;
     rest.responses.clear();
     if (!rest.empty()) history_->Add({std::move(rest), Result()}, /*proves_all_started=*/false);

@@ -21,7 +21,8 @@ struct EngineOptions {
   std::function<void(const std::string&)> log;
   bool stats = false;  // counts for TF_MPI_STATS; turns response_bypass off
   GpuOptions gpus;     // the executor sets its `log` and `chosen`
-  // Ranks with a shared word agree on a repeated step without a message (consensus.h).
+  // Ranks with a shared word agree on a repeated step without a message (consensus.h). In a tree,
+  // rank 0 answers it without the coordinator (Negotiator::AnswerUnanimous).
   bool response_bypass = true;
   // After waiting this long for the others' votes, a rank tells the coordinator, which knows who is
   // missing and reports it. A relay holds announcements back for as long.

@@ -22,7 +22,8 @@ class Presence {
 
   // Call both in each turn in which there is nothing else to do. They may fail the engine.
   void CheckPeers();
-  // The coordinator reports stalls; this detects that it does not answer at all.
+  // The coordinator ends stalls; this detects that rank 0 does not answer at all. Does nothing
+  // there.
   void CheckCoordinator();
 
  private:

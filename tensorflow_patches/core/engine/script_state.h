@@ -24,7 +24,7 @@ class ScriptState {
   std::atomic<int64_t>* steps() { return &steps_; }
 
   // The script's only thread that uses the engine waits for a file of rank 0 and has seen this many
-  // posts. Called again each time it has looked at new posts.
+  // posts (Published::posts_heard). Called again each time it has looked at new posts.
   void BeginFileWait(const std::string& file, uint64_t posts, bool has_no_gradients);
   void EndFileWait();
 
