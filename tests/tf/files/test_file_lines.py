@@ -127,10 +127,10 @@ def save(waits: Any, monkeypatch: Any, posts: dict[str, int], why: str = "") -> 
 
 def test_a_save_that_rank_0_does_not_make_is_an_error(waits, monkeypatch):
     one = save(waits, monkeypatch, {})
-    assert one.waiting(7).startswith(
+    assert one.describe(7).startswith(
         "rank 1 has waited 7 s for rank 0 to save '/tmp/model' (save number 1"
     )
-    assert "Save under the same path on all ranks" in one.waiting(7)
+    assert "Save under the same path on all ranks" in one.describe(7)
     one.section = "callbacks 1"  # in which rank 0 has saved something else
     posts = {waits._RANK_0_WAITS: 99, waits._LEFT + one.section: 1}
     monkeypatch.setattr(waits, "_posted", lambda name: posts.get(name, 0))
@@ -148,7 +148,7 @@ def test_a_save_that_rank_0_does_not_make_is_an_error(waits, monkeypatch):
 
 def test_a_save_that_takes_too_long_is_an_error(waits, monkeypatch):
     monkeypatch.setenv("TF_MPI_STALL_TIMEOUT", "1")
-    monkeypatch.setattr(waits, "_posts_read", lambda: 0)
+    monkeypatch.setattr(waits, "_posts_received", lambda: 0)
     monkeypatch.setattr(waits.presence, "follow", lambda: False)
     with pytest.raises(RuntimeError, match="If rank 0 is only slow, raise TF_MPI_STALL_TIMEOUT"):
         waits._wait(save(waits, monkeypatch, {}))

@@ -41,15 +41,15 @@ class Stream(NamedTuple):
       dataset: a tf.data.Dataset.
       length: "endless", a number of batches, or None if unknown.
       sizes: the possible numbers of samples of a batch, sorted; None if unknown.
-      fed: whether the ranks exchange them (rank 0's, or each rank's in turn), so that all ranks
-        must request each of them.
+      exchanged: whether the ranks exchange them (rank 0's, or each rank's in turn), so that all
+        ranks must request each of them.
       once: whether making them has side effects, as in a generator; then one batch is read ahead.
     """
 
     dataset: Any
     length: Any
     sizes: list[int] | None
-    fed: bool = False
+    exchanged: bool = False
     once: bool = False
 
 
@@ -124,11 +124,11 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
     else:
         _warn_of_ordered_draws(what, stream.dataset)
     length, sizes = amounts[0]
-    fed = _from_rank_0(stream.dataset, label, what, headers[0].spec)
+    dataset = _from_rank_0(stream.dataset, label, what, headers[0].spec)
     # As in one process, feeds.py reads only one batch ahead from a generator: code that continues
     # the generator later does not get what was read ahead.
     once = stream.once or determinism.has_effects(stream.dataset)
-    return Stream(fed, length, sizes, fed=True, once=once)
+    return Stream(dataset, length, sizes, exchanged=True, once=once)
 
 
 def _warn_of_different_data(what: str, kind: str) -> None:
@@ -307,7 +307,7 @@ def as_whole(dataset: Any) -> Any:
 
 def in_turn(stream: Stream) -> Any:
     """This rank's batches of a stream that is the same on all ranks: batch i is rank i % size's."""
-    if not stream.fed:
+    if not stream.exchanged:
         return batch_shard.count_produced(stream.dataset).shard(group.size, group.rank)
     # All ranks must request all batches of a turn before any of them trains on its own.
     return every_nth(stream.dataset, drop_remainder=False)

@@ -193,20 +193,20 @@ class _Wait:
             every_rank=True,
         )
 
-    def report_wait(self, posts_read: int) -> None:
+    def report_wait(self, posts_received: int) -> None:
         """Tells rank 0 that this rank waits and, in a custom loop, has no gradients to contribute.
 
-        Raises if the ranks cannot continue. posts_read: the number of posts received before it last
-        looked for the save.
+        Raises if the ranks cannot continue. posts_received: the number of posts received before it
+        last looked for the save.
         """
         error = c_api.error_buffer()
         in_loop = self.section is None and presence.in_own_loop()
         path = self.rank_0_path.encode()
-        code = c_api.load().tfmpi_wait_for_file(path, posts_read, in_loop, error)
+        code = c_api.load().tfmpi_wait_for_file(path, posts_received, in_loop, error)
         if code != errors.OK:
             raise errors.error_from_code(code, c_api.error_text(error))
 
-    def waiting(self, seconds: float) -> str:
+    def describe(self, seconds: float) -> str:
         times = len(_by_path.get(self.rank_0_path, ()))
         return (
             f"rank {group.rank} has waited {seconds:.0f} s for rank 0 to save '{self.rank_0_path}' "
@@ -277,28 +277,28 @@ def _wait(one: _Wait) -> bool:
     start = time.monotonic()
     next_warning = warning
     nap = _POLL_SECONDS[0]
-    posts_read = _posts_read()
+    posts_received = _posts_received()
     while not one.is_over():
         if presence.follow() and group.rank == 0:
             return False
         if one.rank_0_continued and presence.alone():
-            one.report_wait(posts_read)
+            one.report_wait(posts_received)
         waited = time.monotonic() - start
         if timeout and waited >= timeout:
             raise errors.error_from_code(
                 errors.DEADLINE_EXCEEDED,
-                f"{one.waiting(waited)}. If rank 0 is only slow, raise TF_MPI_STALL_TIMEOUT",
+                f"{one.describe(waited)}. If rank 0 is only slow, raise TF_MPI_STALL_TIMEOUT",
             )
         if warning and waited >= next_warning:
             next_warning += warning
-            log.say(one.waiting(waited))
+            log.say(one.describe(waited))
         time.sleep(nap)
         nap = min(2 * nap, _POLL_SECONDS[1])
-        posts_read = _posts_read()
+        posts_received = _posts_received()
     return True
 
 
-def _posts_read() -> int:
+def _posts_received() -> int:
     return int(c_api.load().tfmpi_posts_heard())
 
 

@@ -26,7 +26,7 @@ _local = threading.local()  # .part
 distinct_gradient_sent = False  # whether send_distinct_gradient has averaged a gradient
 
 
-class WholeBatch(NamedTuple):
+class AnalyzedBatch(NamedTuple):
     """A shard for `step_on` in a step that is only analyzed: a whole batch, without a weight."""
 
     data: Any

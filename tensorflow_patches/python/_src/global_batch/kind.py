@@ -46,10 +46,10 @@ class Dependence:
       power: the exponent of the number of samples; None: another function of that number.
       over: the key of the scalar, a sum or a mean over samples, by which it is divided.
       same: whether all rows are equal.
-      some: the key of the mask that selected its rows; None: it has all rows. Rows that different
+      mask: the key of the mask that selected its rows; None: it has all rows. Rows that different
         masks have selected do not correspond.
       is_index: whether the values are indices of samples.
-      loose: whether any outer and inner fit, as for random numbers.
+      any_layout: whether any outer and inner fit, as for random numbers.
       zero: whether it is 0, which is also a sum.
       numbers: its values, as an array of sizes.Number; None if they are not tracked.
     """
@@ -61,9 +61,9 @@ class Dependence:
     power: int | None = 0
     over: Any = None
     same: bool = False
-    some: Any = None
+    mask: Any = None
     is_index: bool = False
-    loose: bool = False
+    any_layout: bool = False
     zero: bool = False
     numbers: Any = dataclasses.field(default=None, compare=False)
 
@@ -91,7 +91,7 @@ class Dependence:
             return Kind.COLUMNS
         return (
             Kind.ROW_INDICES if self.is_index
-            else Kind.SELECTED if self.some
+            else Kind.SELECTED if self.mask
             else Kind.CONST_ROWS if self.same
             else Kind.ROWS
         )  # fmt: skip
@@ -140,7 +140,7 @@ OF_KIND = {
     Kind.ROWS_OVER_SIZE: Dependence(Kind.ROWS, power=-1),
     Kind.COLUMNS: UNKNOWN,  # the kind does not say along which dimension
     Kind.ROW_INDICES: Dependence(Kind.ROWS, is_index=True),
-    Kind.SELECTED: Dependence(Kind.ROWS, some=True),
+    Kind.SELECTED: Dependence(Kind.ROWS, mask=True),
     Kind.MEAN: Dependence(Kind.SUM, power=-1),
     Kind.RATIO: MIXED,  # the kind does not say what the divisor is
 }
@@ -166,9 +166,9 @@ def common_layout(layout: Dependence, *others: Dependence) -> Dependence | None:
     The dimensions of samples are of equal size, so `outer` and `inner` can only differ together.
     """
     for other in others:
-        if layout.loose:
+        if layout.any_layout:
             layout = other
-        elif not other.loose and layout.outer != other.outer and layout.inner != other.inner:
+        elif not other.any_layout and layout.outer != other.outer and layout.inner != other.inner:
             return None
     return layout
 
@@ -186,8 +186,8 @@ def joined(one: Dependence, other: Dependence) -> Dependence:
     if one.over != other.over:
         return UNKNOWN
     if bases == {Kind.ROWS}:
-        if (one.axis, one.power, one.some, one.is_index) == (
-            *(other.axis, other.power, other.some, other.is_index),
+        if (one.axis, one.power, one.mask, one.is_index) == (
+            *(other.axis, other.power, other.mask, other.is_index),
         ):
             layout = common_layout(one, other)
             return UNKNOWN if layout is None else layout.but(same=one.same and other.same)

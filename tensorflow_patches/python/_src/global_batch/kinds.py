@@ -422,7 +422,7 @@ def outer_of_draw(analysis: Analysis, drawn: Any) -> int:
                 dep = analysis.dependence(output)
                 if key(output) in seen or not dep.has_rows:
                     continue
-                if not dep.loose:
+                if not dep.any_layout:
                     return dep.outer.value or 1
                 seen.add(key(output))
                 todo.append(output)

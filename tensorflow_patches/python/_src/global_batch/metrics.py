@@ -148,7 +148,7 @@ def analyze_update(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool 
         for i, tensor in zip(specs, tensors, strict=True):
             inside[i] = tensor
         args, kwargs = tf.nest.pack_sequence_as(arrays, inside)
-        with batch.step_on(batch.WholeBatch(tensors), findings=findings):
+        with batch.step_on(batch.AnalyzedBatch(tensors), findings=findings):
             metric.update_state(*args, **kwargs)
 
     try:

@@ -75,7 +75,7 @@ class Node:
         for axis, size in enumerate(tensor.shape):
             if dep.has_rows and axis == dep.axis:
                 counted = sizes.symbol("#", name)
-                found.append(counted if dep.some else dep.outer * self.size * dep.inner)
+                found.append(counted if dep.mask else dep.outer * self.size * dep.inner)
             elif size is not None:
                 found.append(sizes.number(size))
             else:

@@ -172,7 +172,7 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Findings:
         data = tf.nest.pack_sequence_as(spec, leaves)
         findings = Findings(step.eagerly)
         found.append(findings)
-        with batch.step_on(batch.WholeBatch(data), findings=findings) as part:
+        with batch.step_on(batch.AnalyzedBatch(data), findings=findings) as part:
             graph = tf.compat.v1.get_default_graph()
             outputs = step.function(data)
             _judge_outputs(step, part, findings, outputs)

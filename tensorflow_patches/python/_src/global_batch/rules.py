@@ -182,14 +182,14 @@ def _drawn(op: Any) -> Dependence | None:
     axis, factor, outer, _ = mark
     if outer > 1:
         return Dependence(Kind.ROWS, axis, sizes.number(outer), sizes.number(factor // outer))
-    return Dependence(Kind.ROWS, axis, inner=sizes.number(factor), loose=True)
+    return Dependence(Kind.ROWS, axis, inner=sizes.number(factor), any_layout=True)
 
 
 def _is_on_current_sample(node: Node) -> bool:
     """Whether inputs belong to the current sample of a loop, and all others are constants."""
     rows = [one for one in node.deps if not one.is_const]
     return bool(rows) and all(
-        one.base is Kind.ROWS and one.axis < 0 and one.is_plain and not one.some for one in rows
+        one.base is Kind.ROWS and one.axis < 0 and one.is_plain and not one.mask for one in rows
     )
 
 

@@ -62,11 +62,11 @@ def reshape(node: Node) -> Dependence:
     after = _target(node, before)
     if before is None or after is None:
         return UNKNOWN
-    if dep.some:
+    if dep.mask:
         return dep.but() if after[:1] == before[:1] and dep.axis == 0 else MIXED
     # In row-major order, the elements are `first` runs over all samples.
     first = sizes.product(before[: dep.axis])
-    if not (dep.same and dep.loose):
+    if not (dep.same and dep.any_layout):
         first *= dep.outer
     for axis, size in enumerate(after):
         outer = first / sizes.product(after[:axis])
@@ -151,7 +151,7 @@ def concat(node: Node) -> Dependence:
         return elementwise(node) if all(one.base is Kind.SIZE for one in deps) else added(deps)
     if axis is None or rank is None:
         return UNKNOWN
-    same_layout = len({(one.axis, one.power, one.over, one.some, one.base) for one in rows}) == 1
+    same_layout = len({(one.axis, one.power, one.over, one.mask, one.base) for one in rows}) == 1
     if len(rows) < len(deps) or not same_layout:
         return _with_indices(node, axis[0] % rank)
     layout = rows[0]
@@ -210,7 +210,7 @@ def pack(node: Node) -> Dependence:
         return _stacked_samples(rows, -1) if consts else MIXED
     if len(rows) < len(node.deps):
         return _with_indices(node, axis + (axis <= layout.axis))
-    if len({(one.axis, one.power, one.over, one.some, one.base) for one in rows}) > 1:
+    if len({(one.axis, one.power, one.over, one.mask, one.base) for one in rows}) > 1:
         return MIXED
     return _stacked_samples(rows, layout.axis + (axis <= layout.axis))
 

@@ -192,7 +192,7 @@ def variable_created(variable: Any) -> None:
         return
     if (shape := tuple(variable.shape)) in shapes and _is_divided(in_step=False):
         shapes.discard(shape)
-        initial_broadcast.variable_starts(variable)
+        initial_broadcast.sync_new_variable(variable)
 
 
 def _in_own_step() -> bool:
