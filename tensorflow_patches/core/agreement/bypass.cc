@@ -15,9 +15,8 @@ bool ResponseBypass::Fits(const ReadyList& ready_list) const {
   return takes_part_ && consensus_.takes_votes() && predictor_.Fits(ready_list);
 }
 
-// The numbers of rows are written before the vote, so a rank that sees all votes reads them. If the
-// vote is committed, all ranks have read them before this rank writes again, since all take part in
-// what is committed.
+// The numbers of rows are written before the vote, so a rank that sees all votes reads them. After
+// a commit all ranks have read them before this rank writes again, since all execute the list.
 Outcome ResponseBypass::Vote(const ReadyList& ready_list, TimePoint now) {
   std::atomic<int64_t>* const numbers = transport_->SharedNumbers(transport_->topology().rank);
   const std::vector<NameId>& gathers = predictor_.gathers();

@@ -26,7 +26,7 @@ class ResponseBypass {
   // others do not wait.
   ResponseBypass(Transport* transport, bool takes_part);
 
-  // For a new group of ranks. Only if `takes_part` is false: the word and the predictor keep their
+  // For a new group. Only without `takes_part`, because the word and the predictor keep their
   // state.
   void Restart() { position_ = 0; }
 
@@ -55,11 +55,10 @@ class ResponseBypass {
   // Whether a rank with these announcements may vote: they must include everything expected, but
   // unlike in IsExpected may contain more names with numbers.
   bool Fits(const ReadyList& ready_list) const;
-  // Requires Fits. kCommitted: this was the last vote, and the peers have been woken; Commit must
-  // follow. kRejected: a peer has rejected the vote.
+  // Requires Fits. kCommitted: this was the last vote, and the peers have been woken; call Commit.
   Outcome Vote(const ReadyList& ready_list, TimePoint now);
-  // Rejects the vote at position() and wakes the voters, whether or not this rank has voted.
-  // kCommitted: the vote was already committed; Commit must follow.
+  // Rejects the vote at position(), even if this rank has not voted, and wakes the voters.
+  // kCommitted: the vote was already committed; call Commit.
   Outcome End();
 
   // All ranks have voted. Advances the position and removes the expected names from the ready list,

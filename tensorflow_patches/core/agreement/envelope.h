@@ -1,6 +1,5 @@
 // The envelope of a control message: its sequence number between two ranks, and a hash of the
-// content. A damaged or duplicated message is detected and not executed; a lost one is detected
-// when the next arrives.
+// content. Damaged and duplicated messages are detected; a lost one is when the next arrives.
 //
 // Pure functions, any thread. The hash detects accidents, not attacks.
 
@@ -14,8 +13,7 @@ namespace tfmpi {
 
 // `number`: counts the messages from one rank to another, from 1.
 std::string Seal(uint32_t number, const std::string& message);
-// Extracts the message. Returns a description of what is wrong; "" if it is the intact message with
-// that number.
+// Extracts the message. Returns what is wrong; "" if it is the intact message with that number.
 std::string Open(uint32_t number, const std::string& sealed, std::string* message);
 
 }  // namespace tfmpi

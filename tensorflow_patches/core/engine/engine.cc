@@ -258,8 +258,7 @@ bool Engine::ExchangeMessages(bool news) {
 }
 
 // The peers are expected to vote soon; to sleep and be woken would delay the step. Returns when the
-// vote is decided, after a failure, when the end is asked for, or when there has been no work for
-// kPollPatience.
+// vote is decided, the engine fails or is to end, or there has been no work for kPollPatience.
 void Engine::PollForVotes() {
   constexpr int kPollsPerClockRead = 16;
   TimePoint began;

@@ -48,8 +48,7 @@ class Messenger {
     ResponseList response_list;               // already sent down
   };
   Status Receive(const ControlMessage& sealed, Incoming* incoming);
-  // Counts the message and extracts its bytes: call it once per message. Returns a description of
-  // what is wrong, or "".
+  // Extracts the bytes; once per message, because it counts. Returns what is wrong, or "".
   std::string Unseal(const ControlMessage& sealed, std::string* bytes);
 
   // Sends an empty message to every rank that this one exchanges messages with (heartbeats.h).

@@ -50,8 +50,7 @@ bool Negotiator::Exchange(bool news) {
 }
 
 // Announces requests: by a vote if they include what is expected, else to the coordinator. Anything
-// beyond a vote waits until the vote is decided, or for vote_patience. Returns whether it did
-// anything.
+// beyond a vote waits until the vote is decided, or for vote_patience.
 bool Negotiator::VoteOrAnnounce() {
   const ReadyList& ready_list = pending_->ready_list();
   if (ready_list.empty()) return false;
@@ -195,9 +194,8 @@ void Negotiator::Answer(ResponseList response_list) {
 }
 
 void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
-  // An error also answers requests that are not announced yet. The coordinator expects their
-  // announcements (Coordinator::TakeEarlyError), so they must be sent before the error completes
-  // them.
+  // An error also answers requests that are not announced yet. They are announced first, because
+  // the coordinator counts on it (Coordinator::TakeEarlyError).
   const bool unannounced = !response_list.errors.empty() && !pending_->ready_list().empty();
   if (unannounced || (bypass_.voted() && !response_list.responses.empty())) TellCoordinator();
   if (!state_->ok()) return;

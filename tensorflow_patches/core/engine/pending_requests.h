@@ -42,8 +42,7 @@ class PendingRequests {
   // either case that request is announced first, because the coordinator counts it.
   void CompleteByError(const NamedError& error);
 
-  // The next announcements. While this rank has an open vote, they include everything expected
-  // (bypass.h).
+  // The next announcements. With an open vote they include everything expected (bypass.h).
   ReadyList& ready_list() { return ready_list_; }
   const ReadyList& ready_list() const { return ready_list_; }
   // Takes them, to be sent to the coordinator.

@@ -22,8 +22,7 @@ class Presence {
 
   // Call both in each turn in which there is nothing else to do. They may fail the engine.
   void CheckPeers();
-  // The coordinator ends stalls; this detects that rank 0 does not answer at all. Does nothing
-  // there.
+  // Detects that rank 0, which ends stalls, does not answer at all. Does nothing on rank 0.
   void CheckCoordinator();
 
  private:

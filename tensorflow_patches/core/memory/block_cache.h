@@ -2,11 +2,10 @@
 //
 // glibc returns a large block to the kernel when it is freed, and gets a new one, zeroed page by
 // page, for the next step. For 100 MB of gradients that takes longer than averaging them. Here a
-// freed block waits to be reused; from 4 MB on it consists of large pages, if the kernel has any.
-// The total size is limited (kMaxSpare): if no waiting block has about the requested size, and
-// there is no room for another, the pages of waiting blocks are moved to a new large block
-// (mremap), so the kernel need not zero any. Blocks that have waited long are unmapped by the next
-// Allocate.
+// freed block waits to be reused; from 4 MB on it has large pages, if the kernel has any. The total
+// size is limited (kMaxSpare): if no waiting block has about the requested size, and there is no
+// room for another, the pages of waiting blocks are moved to a new large block (mremap), so the
+// kernel need not zero any. Blocks that have waited long are unmapped by the next Allocate.
 //
 // Any thread. Owns all blocks; those that are not freed stay until the process ends.
 

@@ -3,9 +3,8 @@
 //
 // A unit is one response, or the other entries of a response list. All ranks execute the same units
 // in the same order, so a number says how far a rank is. When an allreduce with data has completed
-// here, every rank has started it, and so has executed all units before it, which are then deleted.
-// (Other operations may complete on a rank before another has started them.) Communication thread
-// only.
+// here, every rank has started it (which other operations do not prove), and so has executed all
+// units before it, which are then deleted. Communication thread only.
 
 #ifndef TFMPI_CORE_RECOVERY_HISTORY_H_
 #define TFMPI_CORE_RECOVERY_HISTORY_H_

@@ -32,9 +32,8 @@ struct RowFormat {
 
 // How to handle rows with the same index. kSum: as one row, their sum. kKeep: the rows of all ranks
 // one after another, in rank order, for anything that is not a sum of rows, such as a norm or the
-// squares of each row. kKeepUnlessIdentical: like kKeep, but if the rows of all ranks that take
-// part are bitwise identical, the ranks have had the same data and count as one process: the rows
-// occur once.
+// squares of each row. kKeepUnlessIdentical: like kKeep, but if the rows of all contributing ranks
+// are bitwise identical, these have had the same data and count as one process: rows occur once.
 enum class Duplicates { kSum, kKeep, kKeepUnlessIdentical };
 
 // A row whose index occurs in an earlier row.
@@ -99,8 +98,7 @@ class GatheredRows : public RowAccess {
       : format_(format), own_(std::move(own)), rank_(rank), allocate_(std::move(allocate)) {}
 
   const OwnRows& own() const { return own_; }
-  // Whether Begin was called. If not, after a request that ended with ok: there were more rows than
-  // its limit.
+  // Whether Begin was called. Not if a request ended with ok because of its row limit.
   bool gathered() const { return gathered_; }
   // False: the allocation failed.
   bool has_memory() const { return rows_ != nullptr; }

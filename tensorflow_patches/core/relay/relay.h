@@ -49,9 +49,8 @@ class Relay {
 
   // An announcement of this rank, or one that a child has sent.
   void Add(Announcement announcement, TimePoint now);
-  // Call it when an error has answered a name on all ranks: announcements that were forwarded early
-  // do not count when it is announced again. Forgets those of all names; a name that is still open
-  // then counts as incomplete, which costs at most `patience`.
+  // Call it when an error has answered a name on all ranks: its earlier announcements do not count
+  // when it is announced again. Forgets those of all names: others are then held for `patience`.
   void ForgetPassed();
   // The announcements to forward now, in order.
   std::vector<Announcement> TakeDue(TimePoint now);

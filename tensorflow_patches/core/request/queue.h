@@ -82,8 +82,7 @@ class Queue {
   bool stop_asked() const { return stop_asked_; }
   bool end_asked() const { return join_asked_ || leave_asked_ || stop_asked_; }
 
-  // Rejects everything from now on, silently except in Push. What the queue contains can still be
-  // drained.
+  // Ignores everything from now on; Push returns false. The contents can still be drained.
   void Close() {
     {
       std::lock_guard<std::mutex> lock(mutex_);

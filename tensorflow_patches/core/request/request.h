@@ -44,8 +44,7 @@ struct Signature {
   int64_t row_limit = -1;
   // SparseAllgather only: each rank's rows are sent unchanged, including duplicates.
   bool every_row = false;
-  // Allreduce and broadcast: the data is in GPU memory. On all ranks, which must move it in the
-  // same way.
+  // Allreduce and broadcast: the data is in GPU memory, on all ranks, which move it the same way.
   bool on_gpu = false;
   // Allreduce only: each rank may give its data a weight of its own (Request::scale).
   bool weighted = false;
@@ -152,8 +151,7 @@ struct Request {
   bool has_no_gradients = false;
 
   // Memory of the submitter, which must not touch it until `done` has run. `input` may equal
-  // `output`. Broadcast: only `output`, which contains the data on the root. Allgather: only
-  // `input`.
+  // `output`. Broadcast: only `output`, with the data on the root. Allgather: only `input`.
   const void* input = nullptr;
   void* output = nullptr;
   // Replaces `input`, with one element for each of signature.parts. If their outputs are null,
