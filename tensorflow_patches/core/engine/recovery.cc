@@ -86,7 +86,8 @@ bool Recovery::RegroupSurvivors() {
   return false;
 }
 
-// A rank that has sent a reason for stopping was not killed, even if its process is gone.
+// A rank that has sent a reason for stopping was not killed, even if its process is gone. With
+// shrink_on_fault every rank exchanges messages with rank 0 (ControlLinks::tree is false).
 bool Recovery::ReceivedStopReason() {
   std::vector<ControlMessage> inbox;
   // The status is ignored: even after a failure, earlier messages can be read.
@@ -192,6 +193,7 @@ void Recovery::CatchUp(const Regrouping& regrouping) {
 }
 
 void Recovery::Replay(const Unit& unit) {
+  // Only counts it: the survivors restart their histories next.
   history_->Add({unit.what, Result()}, /*proves_all_started=*/false);
   if (!unit.what.responses.empty()) {
     const Status status = parts_.executor->Deliver(unit.what.responses.front(), unit.result);
@@ -219,7 +221,7 @@ void Recovery::AdaptPending(const Regrouping& regrouping) {
     }
   });
   for (const std::string& name : withdrawn) {
-    parts_.pending->Complete(names.FindPending(name), Withdrawn(name));
+    parts_.pending->Complete(names.FindPending(name), WithdrawnStatus(name));
   }
 }
 
