@@ -112,7 +112,8 @@ class _Wait:
             self.number = _own_saves[self.path]
 
     def is_over(self) -> bool:
-        """Whether rank 0 has done this save. Raises if it will not."""
+        """Whether the wait is over: rank 0 has done this save, or has posted that it left the
+        section, without this save, which is reported. Raises if rank 0 will do neither."""
         # Read these before the saves, because rank 0 posts them after its saves.
         ended = _posted(_ENDED) > 0
         left = self.section is not None and _posted(_LEFT + self.section) > 0
@@ -131,6 +132,13 @@ class _Wait:
                 _matched.add(found)
         if found is not None:
             self._match(found)
+        elif left:
+            log.once(
+                f"rank {group.rank} saves '{self.path}', but rank 0 has not saved it; nothing was "
+                f"written. {_WAY_OUT}",
+                key="save that rank 0 has not made",
+                every_rank=True,
+            )
         elif ended and (why := _value(_ENDED, 0)):
             raise errors.error_from_code(
                 errors.UNAVAILABLE, f"rank 0/{group.size} has stopped: {why}"
@@ -141,7 +149,7 @@ class _Wait:
                 f"rank {group.rank} saves '{self.path}', but "
                 f"{_SCRIPT_ENDED if ended else _RANK_0_CONTINUED} without saving it. {_WAY_OUT}",
             )
-        return found is not None
+        return found is not None or left
 
     def _find_by_path(self) -> int | None:
         """The index of the save of rank 0 that matches this one by path; under _lock."""
@@ -216,7 +224,8 @@ class _Wait:
 
 
 def wait(kind: str, path: str, section: str | None) -> bool:
-    """Waits until rank 0 has done this rank's save of `path`.
+    """Waits until rank 0 has done this rank's save of `path`, or has left `section` without it,
+    which is reported.
 
     Returns False if rank 0 died before that, and this rank is now rank 0.
 
@@ -226,7 +235,8 @@ def wait(kind: str, path: str, section: str | None) -> bool:
 
     Raises:
       tf.errors.DeadlineExceededError: rank 0 has not saved within TF_MPI_STALL_TIMEOUT.
-      tf.errors.UnavailableError: rank 0 has continued or ended without saving.
+      tf.errors.UnavailableError: rank 0 has continued or ended without saving, and has not posted
+        that it left `section` (see saves.passing).
       Exception: rank 0's save has failed; the exception that rank 0 raised (failures.py).
     """
     one = _Wait(kind, path, section)
