@@ -356,8 +356,8 @@ def gather(x: Any, part: Part | None, replicated: bool) -> Any:
 
 
 def _gathered(x: Any, part: Part | None) -> tuple[Any, Any]:
-    """The gathered tensor, and a function that takes this rank's rows from its gradient; instead of
-    the function None if the dtype has no gradient.
+    """The gathered tensor, and a function that takes this rank's rows from its gradient, which may
+    be None for a dtype without gradients.
 
     `x` may also contain only the samples that a mask has left; then the ranks' numbers differ.
     """
