@@ -29,8 +29,7 @@ class Kind(enum.Enum):
     UNKNOWN = "unknown"
 
 
-# Independent rows. A sample may have several: the kind does not say how they are laid out, which
-# Dependence.outer and inner do.
+# Independent rows. A sample may have several, laid out as Dependence.outer and inner say.
 ROWS = {Kind.ROWS, Kind.CONST_ROWS}
 
 

@@ -227,7 +227,7 @@ def reset(original: Any) -> Any:
 
 
 def mark_synchronized(metric: Any) -> None:
-    """Declares that the current state of `metric` is the same on all ranks. Not in v1 graphs."""
+    """Declares that the current state of `metric` is the same on all ranks, if it runs eagerly."""
     with tf.init_scope():
         for variable in variables_of(metric) if tf.executing_eagerly() else ():
             if variable.is_initialized() and not holds_sums(variable):

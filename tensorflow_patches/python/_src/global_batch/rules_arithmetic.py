@@ -19,11 +19,8 @@ from tensorflow.mpi._src.global_batch.node import Node
 
 
 def aligned(node: Node) -> Dependence:
-    """The layout of samples after broadcasting the inputs, some of which have rows.
-
-    MIXED if their layouts differ. UNKNOWN if a rank is, or if an input without rows may have one
-    element per sample.
-    """
+    """The layout of samples after broadcasting the inputs, some of which have rows. MIXED if their
+    layouts differ; UNKNOWN if an input without rows may have one element per sample."""
     if all(one.axis < 0 for one in node.deps if one.has_rows):
         return on_current_sample(node)
     ranks = [rank for i in range(len(node.deps)) if (rank := node.rank(i)) is not None]
