@@ -13,7 +13,7 @@ class Kind(enum.Enum):
     CONST = "does not depend on the batch"
     SIZE = "depends on the number of samples only"
     INVERSE = "a constant divided by the number of samples"
-    ROWS = "has one row per sample along its first dimension, independent of other samples"
+    ROWS = "has rows along its first dimension, each of one sample and independent of the others"
     CONST_ROWS = "the same constant row for every sample"
     ROWS_OVER_SIZE = "rows divided by the number of samples"
     ROWS_PLUS_MEAN = "rows plus a mean over samples"
@@ -29,7 +29,8 @@ class Kind(enum.Enum):
     UNKNOWN = "unknown"
 
 
-ROWS = {Kind.ROWS, Kind.CONST_ROWS}  # one independent row per sample
+# Independent rows. A sample may have several, laid out as Dependence.outer and inner say.
+ROWS = {Kind.ROWS, Kind.CONST_ROWS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +103,8 @@ class Dependence:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is rows or a constant: not divided by anything, and not indices of rows."""
+        """Whether it is rows (perhaps only some) or a constant: not divided by anything, and not
+        indices of samples."""
         return (
             self.base in (Kind.ROWS, Kind.CONST)
             and self.power == 0
@@ -127,7 +129,7 @@ class Dependence:
 CONST, SIZE, MIXED, UNKNOWN = map(Dependence, (Kind.CONST, Kind.SIZE, Kind.MIXED, Kind.UNKNOWN))
 SUM, LINEAR = Dependence(Kind.SUM), Dependence(Kind.LINEAR)
 
-OF_KIND = {
+OF_KIND = {  # the dependence of a tensor of which only the kind is known
     **{
         kind: Dependence(kind)
         for kind in (
@@ -207,7 +209,7 @@ def added(terms: list[Dependence]) -> Dependence:
         return terms[0].but() if same else SIZE if not any(t.over for t in terms) else MIXED
     if not bases <= {Kind.CONST, Kind.SUM, Kind.LINEAR} or None in (t.power for t in terms):
         return MIXED
-    # A constant is its own mean; a constant divided by the number of samples is its own sum.
+    # A constant is its own mean, and a constant times the number of samples is a sum over samples.
     sums = {
         (term.power if term.base is Kind.SUM else (term.power or 0) - 1, term.over)
         for term in terms

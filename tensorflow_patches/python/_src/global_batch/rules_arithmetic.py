@@ -19,7 +19,8 @@ from tensorflow.mpi._src.global_batch.node import Node
 
 
 def aligned(node: Node) -> Dependence:
-    """The layout of samples after broadcasting the inputs; MIXED if the layouts differ."""
+    """The layout of samples after broadcasting the inputs, some of which have rows. MIXED if their
+    layouts differ; UNKNOWN if an input without rows may have one element per sample."""
     if all(one.axis < 0 for one in node.deps if one.has_rows):
         return on_current_sample(node)
     ranks = [rank for i in range(len(node.deps)) if (rank := node.rank(i)) is not None]
@@ -43,7 +44,7 @@ def aligned(node: Node) -> Dependence:
         if not dep.has_rows and rank >= from_end > 0:
             size = tensor.shape[rank - from_end]
             if size != 1 and not (node.rows and size):
-                return UNKNOWN  # a constant that depends on the index of a sample
+                return UNKNOWN  # as a constant that depends on the index of a sample
     return layout.but(axis=max(ranks) - from_end)
 
 
@@ -135,6 +136,7 @@ def multiply(node: Node) -> Dependence:
 
 
 def _product(node: Node, deps: list[Dependence]) -> Dependence:
+    """A product of factors with `deps`, broadcast as the inputs of `node`."""
     bases = [one.base for one in deps]
     if any(one.is_index for one in deps) or len([one for one in deps if one.over]) > 1:
         return MIXED
@@ -203,7 +205,8 @@ def reciprocal(node: Node) -> Dependence:
 
 
 def _static_power(node: Node) -> int:
-    """1 if the divisor, a constant, may be the static number of samples; otherwise 0."""
+    """1 if the divisor, a constant, may be the static number of samples, or of the elements that
+    the numerator sums; otherwise 0. A constant that equals it by chance is mistaken for it."""
     numbers = node.numbers(1)
     if numbers is None:
         value = _evaluated(node.inputs[1])

@@ -21,7 +21,7 @@ def tile_any(node: Node) -> Dependence:
 
 
 def _spread(node: Node, after: list[Number], before: list[Number]) -> Dependence:
-    """A constant of shape `before`, broadcast to `after`."""
+    """A constant of shape `before`, broadcast or repeated to shape `after`."""
     of_samples = [axis for axis, size in enumerate(after) if size.power]
     if not of_samples:
         return CONST if all(size.power == 0 for size in after) else UNKNOWN
@@ -68,7 +68,7 @@ def drawn(node: Node) -> Dependence:
 
 
 def fill(node: Node) -> Dependence:
-    """Numbers, filled in or drawn, in a shape that may depend on the number of samples."""
+    """Numbers, filled in or drawn. Their shape, input 0, may depend on the number of samples."""
     dep = node.deps[0]
     values = node.deps[1:]
     if dep.base is Kind.CONST and not dep.power:

@@ -223,5 +223,5 @@ def concatenated(node: Node) -> Dependence:
     dep = node.deps[0]
     if not dep.has_rows or dep.axis > 0:
         return dep.but()
-    name = sizes.symbol("", f"{node.op.name} elements")
-    return dep.but(outer=dep.outer * name) if dep.axis == 0 else dep.but(axis=0, inner=name)
+    count = sizes.symbol("", f"{node.op.name} elements")
+    return dep.but(outer=dep.outer * count) if dep.axis == 0 else dep.but(axis=0, inner=count)

@@ -110,7 +110,7 @@ def unsliced(node: Node) -> Dependence:
             return UNKNOWN
         if after == dep.axis and isinstance(item, slice):
             full = item.start is None and item.stop is None and item.step == sizes.ONE
-            return dep.but(axis=before, same=False) if full else MIXED
+            return dep.but(axis=before, same=False) if full else MIXED  # adds rows of zeros
         before += item is not None
         after += not isinstance(item, Number)
     return dep.but(axis=before + dep.axis - after, same=False)

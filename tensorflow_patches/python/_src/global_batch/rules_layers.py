@@ -142,7 +142,7 @@ def layer(*followed: int) -> Rule:
 
 
 def inner(core: int) -> Rule:
-    """Ops on the last `core` dimensions of each input, for all other dimensions."""
+    """Ops on the last `core` dimensions of each input, separately for each index in the others."""
 
     def rule(node: Node) -> Dependence:
         if not all(one.is_plain for one in node.deps):

@@ -41,7 +41,7 @@ _SEED_MODULUS, _SEED_STRIDE = 2**31 - 1, 0x9E3779B1
 # .draws: the number of calls of random ops.
 # .decided: the Draw decided for the op that a generator is about to call, in a tuple; or empty.
 # .inside: a draw is being made; the random ops that it calls are left as they are.
-# .by_size: static shapes of draws that were taken to be for samples only because of their size.
+# .by_size: static shapes of draws, in a loop of the script, that were taken to be for samples.
 _local = threading.local()
 
 
