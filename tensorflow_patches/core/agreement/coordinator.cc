@@ -291,6 +291,7 @@ void Coordinator::PostRank0Waits(TimePoint now) {
 
 void Coordinator::CheckStalls(TimePoint now) {
   constexpr auto kInterval = std::chrono::milliseconds(50);
+  if (pending_.empty()) deadlocked_ = false;
   if (now - last_stall_check_ < kInterval || pending_.empty()) return;
   last_stall_check_ = now;
   CheckDeadlock(now);

@@ -22,6 +22,7 @@ Negotiator::Negotiator(EngineState* state, PendingRequests* pending, Messenger* 
 void Negotiator::Restart() {
   bypass_.Restart();
   coordinator_.reset();
+  answers_ = 0;
   const std::deque<std::string> posts = std::exchange(unsent_posts_, {});
   if (state_->rank() != 0) return;
   coordinator_ =

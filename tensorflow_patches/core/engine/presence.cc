@@ -57,8 +57,10 @@ void Presence::ReportSilence(const std::string& unanswered, TimePoint since) {
   const auto waited = std::chrono::duration_cast<std::chrono::seconds>(state_->now - since);
   state_->options.log("rank 0 has not answered about '" + unanswered + "' for " +
                       std::to_string(waited.count()) +
-                      " s; its process is stopped, hangs or has died. An error follows after "
-                      "TF_MPI_STALL_TIMEOUT");
+                      " s; its process is stopped, hangs or has died" +
+                      (state_->options.coordinator.stall_timeout.count() > 0
+                           ? ". An error follows after TF_MPI_STALL_TIMEOUT"
+                           : ""));
 }
 
 }  // namespace tfmpi

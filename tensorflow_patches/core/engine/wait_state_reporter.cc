@@ -8,12 +8,14 @@ void WaitStateReporter::Restart() {
   reported_ = WaitState();
   checked_at_ = TimePoint();
   asked_ = state_->published->Posted(kRank0Waits);
+  posts_before_ = state_->published->posts_heard();
 }
 
 WaitState WaitStateReporter::CurrentWaitState() {
   constexpr std::chrono::milliseconds kMinReportedWait{300};
   const ScriptState& script_state = *state_->script_state;
   WaitState wait_state = script_state.Snapshot();
+  if (wait_state.blocked == WaitState::Blocked::kForFile) wait_state.posts -= posts_before_;
   const NameTable::Entry* entry = nullptr;
   int waits = 0;
   pending_->names().ForEachPending([&](const NameTable::Entry& pending) {

@@ -35,7 +35,8 @@ class WaitStateReporter {
   const PendingRequests* const pending_;
   Negotiator* const negotiator_;
   WaitState reported_;
-  int64_t asked_ = 0;  // the number of posts of kRank0Waits at the time of the last report
+  int64_t asked_ = 0;          // the number of posts of kRank0Waits at the time of the last report
+  uint64_t posts_before_ = 0;  // posts heard before the current coordinator began to count them
   TimePoint checked_at_;
 };
 

@@ -54,6 +54,27 @@ TEST_F(DeadlockTest, ACircleOfSomeRanksIsEnough) {
   EXPECT_EQ(fatal.find("rank 0"), std::string::npos) << fatal;
 }
 
+TEST_F(DeadlockTest, EachOneMustLast) {
+  Start(2);
+  const auto begin = [&] {
+    for (int rank : {0, 1}) {
+      const std::string name(1, static_cast<char>('x' + rank));
+      Ready(rank, name, Of(OpKind::kBarrier));
+      BlockedIn(rank, name);
+    }
+    Advance(milliseconds(100));
+    EXPECT_EQ(Decide().fatal, "") << "a message in transit may resolve it";
+  };
+  begin();
+  Withdraw(0, "x");
+  Withdraw(1, "y");
+  Advance(milliseconds(100));
+  Decide();
+  Advance(seconds(10));
+  begin();
+  EXPECT_NE(Fatal(), "");
+}
+
 TEST_F(DeadlockTest, WhoWaitsForARankThatGoesOnIsNotStuck) {
   Start(3);
   for (int rank : {0, 1}) {

@@ -1,7 +1,7 @@
 """Custom loops in which ranks are killed and the remaining ones continue.
 
 argv: how a step runs (eager, function, compiled), then RANK:STEP for each death; the rank is the
-launcher's number.
+launcher's number. With "apart" at the end, each remaining rank then trains a variable of its own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def loss(kernel: tf.Variable) -> float:
 
 
 def main() -> None:
-    fates = {int(rank): int(step) for rank, step in (fate.split(":") for fate in sys.argv[2:])}
+    fates = {
+        int(rank): int(step)
+        for rank, step in (fate.split(":") for fate in sys.argv[2:] if fate != "apart")
+    }
     kernel = tf.Variable(tf.random.stateless_normal([WIDTH, 1], [1, PERSON]), name="kernel")
     table = tf.Variable(tf.zeros([16, WIDTH]), name="table")
     optimizer = tf.keras.optimizers.Adam(0.1)
@@ -74,6 +77,9 @@ def main() -> None:
         if step % 10 == 0:
             curve.append(round(loss(kernel), 2))
         step_function(tf.constant(x), tf.constant(y), tf.constant(np.arange(len(x)) % 16))
+    if sys.argv[-1] == "apart":
+        own = tf.Variable(tf.zeros([4]), name=f"own_{tf.mpi.rank()}")
+        tf.compat.v1.train.GradientDescentOptimizer(0.1).apply_gradients([(tf.ones([4]), own)])
     total = tf.mpi.allreduce(np.ones(1, np.int64), "sum")
     folder = os.environ["TEST_FOLDER"]
     saved = tf.train.Checkpoint(kernel=kernel).save(os.path.join(folder, "end"))

@@ -60,6 +60,15 @@ def test_remaining_ranks_train_on_with_equal_results(launch, scripts, tmp_path, 
 
 
 @pytest.mark.full
+def test_remaining_ranks_that_wait_for_one_another_end_at_once(launch, scripts, tmp_path):
+    args = ["function", "0:20", "apart"]
+    env = SHRINK | {"TEST_FOLDER": str(tmp_path)}
+    run = launch(scripts / "shrink.py", 3, args=args, env=env, mpirun_args=ULFM, timeout=60)
+    assert not survivors(run)
+    assert "rank 0 waits for rank 1" in "".join(run.stderr), run.report()
+
+
+@pytest.mark.full
 def test_fit_ends_with_the_reason_on_the_remaining_ranks(launch, scripts):
     run = launch(scripts / "shrink_fit.py", np=3, env=SHRINK, mpirun_args=ULFM, timeout=120)
     assert not survivors(run)
