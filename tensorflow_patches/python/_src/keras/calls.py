@@ -120,7 +120,7 @@ def noting_epochs(original: Any) -> Any:
     def on_epoch_begin(self: Any, epoch: Any, *args: Any, **kwargs: Any) -> Any:
         call = innermost()
         if call is not None:
-            presence.begin_activity(f"{called(call.kind, call.model)}, epoch {int(epoch) + 1}")
+            presence.rename_activity(f"{called(call.kind, call.model)}, epoch {int(epoch) + 1}")
         return original(self, epoch, *args, **kwargs)
 
     return on_epoch_begin

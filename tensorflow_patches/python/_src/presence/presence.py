@@ -78,7 +78,7 @@ def begin(what: str) -> None:
     _report_activity()
 
 
-def begin_activity(what: str) -> None:
+def rename_activity(what: str) -> None:
     """Renames this thread's current activity, and resets its number of steps."""
     if _own.doing:
         _own.doing[-1] = what
