@@ -125,7 +125,7 @@ class _Path(NamedTuple):
     again: bool = False
 
     def combined_with(self, other: _Path | None) -> _Path:
-        """Combines two paths of an iterator to one transformation."""
+        """Combines two paths of an iterator to one transformation; the result fills no cache."""
         if other is None:
             return self
         return _Path(self.times + other.times, self.unsure or other.unsure)
@@ -147,7 +147,7 @@ class _Path(NamedTuple):
         elif made.op == "ShuffleDatasetV3":
             buffered = int(given["buffer_size"])  # tf.data.UNKNOWN_CARDINALITY: all elements
             elements = elements + buffered if buffered > 0 else math.inf
-        elif elements < math.inf:
+        elif elements < math.inf:  # by an op that is not known here
             elements = None
         return self._replace(elements=elements)
 
@@ -293,7 +293,8 @@ def register_replacement(made: Any, dataset: Any) -> None:
 
 
 def to_iterate(dataset: Any) -> Any:
-    """The dataset to iterate in place of `dataset`, when an iterator is created."""
+    """The dataset to iterate in place of `dataset`. Call it once for each iterator that is created:
+    it counts the seeds that the iterator will draw."""
     found: dict[int, tuple[Any, _Path]] = {}
     _draws(dataset._variant_tensor, _Path(), found)
     replacements: dict[int, Any] = {}

@@ -201,7 +201,7 @@ def _gather(call: Prediction, outputs: Any) -> Any:
         return None
     is_own = np.repeat(mine > 0, given)  # false for stand-ins
     batches = np.concatenate([np.repeat(np.arange(len(sizes)), theirs) for theirs in rows])
-    order = np.argsort(batches, kind="stable")
+    order = np.argsort(batches, kind="stable")  # from the ranks' order to that of the batches
     whole = []
     for number, leaf in enumerate(leaves):
         parts = collectives.run("allgather", leaf[is_own], f"{label} output {number}")
