@@ -79,7 +79,7 @@ class AtomicFile:
           last: nothing more will be written; if the file there wins, this version is dropped.
           due: the script has not flushed it, but has kept it open for a second.
 
-        Raises OSError if `path` can neither be replaced nor written.
+        Raises OSError if `path` can neither be replaced nor written, unless its folder is gone.
         """
         if self._process != os.getpid():
             return  # it belongs to the parent process

@@ -169,7 +169,7 @@ def _open(
 
 
 def _end() -> None:
-    """At exit: flushes files that the script left open, then warns."""
+    """At exit, after the ranks have joined or this one has failed: flushes files, then warns."""
     for file in list(_files):
         with contextlib.suppress(OSError, ValueError):
             file.flush()
