@@ -144,6 +144,8 @@ def _check_same(label: str, everyone: list[Any]) -> None:
 def combine_step_logs(model: Any, kind: str, logs: Any, label: str) -> Any:
     """The logs of a step on all ranks' samples; metrics contain their sums already.
 
+    Other values are combined if all ranks return the same ones; otherwise they stay this rank's.
+
     Args:
       kind: "train_step" or "test_step".
       logs: this rank's.

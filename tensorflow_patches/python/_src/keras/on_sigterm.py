@@ -44,7 +44,7 @@ def is_wanted() -> bool:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """A second SIGTERM, or one outside of fit, ends this rank at once."""
+    """A second SIGTERM, or one outside of fit or at its very end, ends this rank at once."""
     global _received
     if _received or not _meets or not calls.in_fit():
         if not _received:
