@@ -18,7 +18,7 @@ from tensorflow.mpi._src.presence import presence, reasons, watch
 from tensorflow.mpi._src.runtime import c_api, group, hooks, log
 
 _NCCL = "libnccl.so.2"
-# How long a rank that stops with an error waits until rank 0 has received the error.
+# How long, at most, a rank that stops with an error waits until rank 0 has received the error.
 _REPORT_FAILURE_SECONDS = 5.0
 # How long that may take including the end of the communication thread, which a dead rank may block.
 _LEAVE_SECONDS = 15.0

@@ -32,7 +32,8 @@ _WAIT_SECONDS = 0.1
 
 def meeting_name(kind: str, name: str | None) -> str:
     """The name by which ranks match a call of the script. If `name` is None, all such calls have
-    one name, and are matched in program order. Notes that the script calls collectives."""
+    one name, and are matched in program order. Notes that the script calls collectives. Raises like
+    refuse_in_child."""
     refuse_in_child(kind)
     global called_by_script
     called_by_script = True
@@ -68,13 +69,13 @@ def run(
     """Carries out one collective under `name` and returns its result; waits for all ranks.
 
     `in_place`: the result of a broadcast or an allreduce overwrites `array`, which must be
-    contiguous. `of_script`: the script has called this. Where averages are left to the script,
-    collectives of the runtime itself involve this rank only.
+    contiguous and in native byte order. `of_script`: the script has called this. Where averages are
+    left to the script, collectives of the runtime itself involve this rank only.
 
     Raises subclasses of tf.errors.OpError, see errors.error_from_code; TypeError for an unsupported
     dtype.
     """
-    # In native byte order, because dtype.name does not name the order.
+    # In native byte order, because dtype.name does not name the order. The reshape is for scalars.
     native = array.dtype.newbyteorder("=")
     array = np.ascontiguousarray(array, dtype=native).reshape(np.shape(array))
     if array.dtype.name not in DTYPES:
