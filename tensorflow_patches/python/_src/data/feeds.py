@@ -114,7 +114,7 @@ def shard_of(given: Given) -> Feed:
         stream, label, given.what, given.sizes is not None
     )
     by_python = stream.fed and stream.has_effects and given.made is None and given.sizes is None
-    if by_python and streams.drawn_in_order(given.dataset) is None:
+    if by_python and streams.drawing_map(given.dataset) is None:
         log.once(
             f"{given.what}: Python code, or an op that writes a variable, makes or changes the "
             "samples (a generator, py_function or numpy_function). It runs on every rank, and all "

@@ -35,7 +35,7 @@ class Prediction:
         # The number of samples of each batch, on all ranks; None: this rank predicts all samples.
         self.sizes: list[int] | None = None
         self.elements = 0  # a digest of elements that could not be compared in advance
-        self.callback_reads_batches = False  # a callback on this rank may read single outputs
+        self.callback_reads_batches = False  # a callback on this rank may read a batch's outputs
 
     def any_callback_reads_batches(self, label: str) -> bool:
         """Whether a callback on any rank may read the outputs of single batches. Collective.

@@ -86,7 +86,8 @@ class Comparison(NamedTuple):
 
 
 def compare(stream: Stream, label: str, arrays: bool = False) -> Comparison:
-    """Compares the ranks' streams. Collective. Arguments as for same_everywhere."""
+    """Compares the ranks' streams, and agrees on the passes of their caches (iterations.fix_pass).
+    Collective. Arguments as for same_everywhere."""
     dataset = stream.dataset
     description = determinism.digests(dataset) if arrays else determinism.description(dataset)
     spec = packing.encode_spec(dataset.element_spec)
@@ -144,7 +145,7 @@ def _warn_of_different_data(what: str, kind: str) -> None:
 
 def _warn_of_ordered_draws(what: str, dataset: Any) -> None:
     """Reports a sequential random map, and what num_parallel_calls would gain."""
-    name = drawn_in_order(dataset)
+    name = drawing_map(dataset)
     if name is not None:
         log.once(
             f"{what}: map '{name}' draws random numbers sample by sample, so rank 0's samples, "
@@ -155,7 +156,7 @@ def _warn_of_ordered_draws(what: str, dataset: Any) -> None:
         )
 
 
-def drawn_in_order(dataset: Any) -> str | None:
+def drawing_map(dataset: Any) -> str | None:
     """The map whose draws, and not Python code, make rank 0 send its samples; None without one."""
     made_by_python = determinism.is_made_by_python(dataset)
     return None if made_by_python else determinism.draws_in_order(dataset)
