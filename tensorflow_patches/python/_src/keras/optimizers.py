@@ -67,7 +67,7 @@ def passes_gradients_unaveraged(train_step: Any) -> Any:
 
 
 def unless_averaged(original: Any) -> Any:
-    """For averaged gradients, skips the sum over a strategy's replicas, of which there is one.
+    """For averaged gradients, skips the sum over a strategy's replicas if there is only one.
 
     That sum joins all gradients, so no variable would be updated before the last average is done.
     """
