@@ -34,7 +34,7 @@ _DELETER = "_tf_mpi_deleter"
 
 
 class _Made(NamedTuple):
-    """The op that made a dataset, and its arguments to TFE_Py_FastPathExecute: inputs and
+    """The op that made a dataset, and its arguments to TFE_Py_FastPathExecute: the inputs, then the
     attributes, each after its name."""
 
     op: str
@@ -204,6 +204,8 @@ def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Pa
     cached = getattr(origin, _CACHED, None) or _Cached()
     setattr(origin, _CACHED, cached)
     cached.made[id(resource)] = made
+    # The script's cache repeats the last pass if one of the caches is complete; a replacement does
+    # until the ranks agree on that (fix_pass).
     again = bool(cached.drawn) and (cached.is_complete if origin is variant else cached.is_fixed)
     cached.is_fixed = cached.is_fixed or origin is not variant
     return {

@@ -82,7 +82,7 @@ class Watched:
 class Batches:
     """Makes batches by the script's Python code, on this rank.
 
-    Attributes:
+    Args:
       dataset: batch i is dataset[i].
       watched: what was observed when it made some batches.
       standardize: converts what the script returns to what Keras expects.

@@ -33,8 +33,8 @@ def taking_turns(get_file: Any) -> Any:
 
     def in_turn(*args: Any, **kwargs: Any) -> Any:
         call = repr((args, sorted(kwargs.items())))
-        # A repeated call gets the existing file, because extracting again would truncate what
-        # another rank may be reading; unless the script forces each download.
+        # Unless the script forces each download, a repeated call gets the existing file: extracting
+        # again would truncate what another rank may be reading.
         _calls[call] += bool(kwargs.get("force_download"))
         # Identifies this call on the ranks of a node, which usually have one parent process. If
         # they do not, each of them downloads in its turn.
