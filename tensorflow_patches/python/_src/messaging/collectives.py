@@ -15,7 +15,7 @@ called_by_script = False  # whether the script has called a collective of tf.mpi
 last_started, last_ended = 0, 0
 
 KINDS = {"allreduce": 0, "allgather": 1, "broadcast": 2, "barrier": 3}
-# "plain sum": uses the MPI library's own allreduce.
+# "plain sum": by the MPI library's own allreduce, except on GPUs and with TF_MPI_FAULT=shrink.
 REDUCE_OPS = {"average": 0, "sum": 1, "min": 2, "max": 3, "product": 4, "plain sum": 5}
 # core/base/types.h; half and bfloat16 are summed in float32.
 DTYPES = {
