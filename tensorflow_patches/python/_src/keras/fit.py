@@ -166,6 +166,7 @@ def _agree_on_stop(label: str, model: Any) -> None:
 
 
 def _averaged_gradients() -> int:
+    """How many gradients have been averaged, not counting that of batch.send_distinct_gradient."""
     return c_api.stats()["gradients"] - batch.distinct_gradient_sent
 
 
@@ -272,7 +273,7 @@ def over_ranks(original: Any) -> Any:
             kind = "test_step" if call is not None and call.kind == "evaluate" else "train_step"
             logs_of_ranks.sum_metrics(self, kind, f"metrics {number}")
             result = original(self, logs)
-            if result is logs:
+            if result is logs:  # a step of the script returns other values than metrics
                 result = logs_of_ranks.combine_step_logs(self, kind, logs, f"logs {number}")
             synchronize_states(self, f"end of {kind} {number}")
             return result

@@ -111,7 +111,7 @@ def _averaging(average: Callable[..., Any], reason: str | None, original: Any) -
             return original(self, grads, *args, **kwargs)
         if reason is not None:
             raise NotImplementedError(f"optimizer {type(self).__name__}: {reason}")
-        if gradients.intercept_in_trace(grads):
+        if gradients.intercept_in_trace(grads):  # the step is only analyzed
             return getattr(self, "iterations", None)
         with threads.inside(_inside, on=True):
             grads = average(self, grads, *args, **kwargs)
