@@ -26,9 +26,8 @@ _HARMLESS = {
     "While",
 }  # fmt: skip
 
-# Those of _HARMLESS whose result or effect depends on when they run: they create or look up state
-# that may be written, or print. Variables and tables from outside are found among a function's
-# captures.
+# Those of _HARMLESS whose effect depends on when they run: they use state that may be written, or
+# print. Variables and tables from outside are found among a function's captures.
 _TIMED = {"MutableHashTable", "MutableHashTableV2", "Print", "PrintV2", "VarHandleOp"}
 
 _DRAWS_RANDOM = re.compile("Random|TruncatedNormal|RngReadAndSkip")
@@ -147,17 +146,13 @@ def _is_harmless(node: Any, others: dict[str, Any]) -> bool:
     names = [argument.name for argument in definition.input_arg]
     if "seed_generator" in names and "seed" not in names:
         return False
-    # A dataset made in a function begins with the first order of its seeds; of 0 and 0, with a
-    # random one.
+    # A dataset made in a function begins with the first order of its seeds (0 and 0: a random one).
     seeds = [node.input[names.index(name)] for name in ("seed", "seed2") if name in names]
     return not seeds or any(_is_seed(others.get(seed.split(":")[0])) for seed in seeds)
 
 
 def _is_seed(node: Any) -> bool:
-    """Whether a seed, made by `node`, is set: not the constant 0.
-
-    If the script gives seeds, seed2 is computed by an op that replaces 0 and 0 (get_seed in
-    tensorflow/python/data/util/random_seed.py).
-    """
+    """Whether a seed, made by `node`, is not 0. A computed one is not: get_seed of
+    tensorflow/python/data/util/random_seed.py replaces 0 and 0."""
     constant = node is not None and node.op == "Const"
     return not constant or bool(tf.make_ndarray(node.attr["value"].tensor))

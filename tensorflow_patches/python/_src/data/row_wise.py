@@ -48,10 +48,8 @@ def _is_of_tensors(spec: Any) -> bool:
 
 
 def _of_any_rows(wrapped: Any, spec: Any) -> Any:
-    """The script's function traced again: in a graph of static size, sizes are plain constants.
-
-    If that fails, a str with the reason, for users.
-    """
+    """The script's function traced again, because in a graph of static size, sizes are constants;
+    or a str with the reason, for users, if that fails."""
     from tensorflow.python.data.ops import structured_function
 
     def of_any(leaf: Any) -> Any:

@@ -21,10 +21,8 @@ _numbers = itertools.count(1)  # of these shuffles, in program order
 
 
 def adapter(active: bool) -> contextlib.AbstractContextManager[None]:
-    """Around the construction of a dataset by a data adapter of Keras.
-
-    If `active`, each shuffle that is constructed inside is collective.
-    """
+    """Around the construction of a dataset by a data adapter of Keras. If `active`, each shuffle in
+    it is collective."""
     return threads.inside(_inside, adapter=active)
 
 

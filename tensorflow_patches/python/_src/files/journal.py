@@ -50,6 +50,7 @@ class _Calls:
         self.published: list[str] = []  # by publish()
 
     def add(self, rank: int, what: str, returned: str | None, number: int) -> None:
+        """Counts a note of `rank`, in line `number`. `returned` may also be a published value."""
         own = rank == _own
         if what == _PUBLISHES:
             self.published.append(returned or "")

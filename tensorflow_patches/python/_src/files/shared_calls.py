@@ -112,9 +112,9 @@ def note_made(path: str) -> None:
 def _is_done(name: str, paths: list[str], key: str) -> bool:
     """Whether this rank need not make a call that another rank has made more often.
 
-    What this rank itself has made since the other's call, such as a temporary file, must still be
-    moved or removed. Files are removed here, by an unlink that is not noted; folders stay. A move
-    is also needed if nothing is at its target.
+    What this rank itself has made since that one, such as a temporary file, must still be moved or
+    removed. Files are removed here, without a note; folders stay. A move is also needed if nothing
+    is at its target.
     """
     since, inside = journal.last_success(key), paths[0] + os.sep
     own = [

@@ -124,6 +124,7 @@ def updated(original: Any) -> Any:
 
 
 def _note(metric: Any, args: Any, kwargs: Any, in_function: bool) -> None:
+    """Records `metric` in _noted; analyzes its update once for each form of the arguments."""
     form = metrics.form(args, kwargs)
     noted = _noted.get(metric)
     if noted is not None and form in noted.forms and noted.in_function == in_function:

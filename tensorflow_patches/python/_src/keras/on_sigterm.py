@@ -79,6 +79,7 @@ def last_meeting(callbacks: Any) -> None:
 
 
 def stop_together(callbacks: Any) -> None:
+    """If a rank has received SIGTERM, saves the model and ends this process. Collective."""
     if not _is_ours(callbacks):
         return
     name = callbacks.__dict__["_tf_mpi_fit"].name

@@ -46,6 +46,7 @@ def wrap(kind: str) -> Callable[[Any], Any]:
 
 
 def _compare(kind: str, model: Any, arguments: list[describe.Line]) -> None:
+    """Raises ValueError on all ranks if their programs differ (see _tell). Collective."""
     lines = [*arguments, *_architecture(model), *describe.of_names(model)]
     if kind != "predict":
         lines += describe.of_training(model)
