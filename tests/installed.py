@@ -11,7 +11,7 @@ from wheelbuilder.layout import CPU, DISTRIBUTION, FLAVOURS, Flavour
 
 def distribution() -> importlib.metadata.Distribution | None:
     """The distribution that owns the folder tensorflow, ours or an official one, or None."""
-    for name in (DISTRIBUTION, *(one.official for one in FLAVOURS)):
+    for name in (DISTRIBUTION, *(one.official_name for one in FLAVOURS)):
         for found in importlib.metadata.distributions(name=name):
             return found
     return None

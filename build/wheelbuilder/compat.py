@@ -89,12 +89,12 @@ def trial(layout: Layout, target: Target, what: str) -> tuple[Layout, Path]:
     """The layout and official wheel of `what`: a version, pinned or not, or a wheel's file."""
     if what.endswith(".whl"):
         wheel = Path(what).resolve()
-        pattern = rf"{layout.flavour.official}-([^-]+)-{target.tag}-{target.tag}-[^-]+\.whl"
+        pattern = rf"{layout.flavour.official_name}-([^-]+)-{target.tag}-{target.tag}-[^-]+\.whl"
         match = re.fullmatch(pattern, wheel.name)
         if not match or not wheel.is_file():
             raise BuildError(
-                f"{what} is not the file of a {layout.flavour.official} wheel for {target.tag}:"
-                " give one, or another --python"
+                f"{what} is not the file of a {layout.flavour.official_name} wheel for "
+                f"{target.tag}: give one, or another --python"
             )
         version = match[1]
     else:
@@ -107,7 +107,7 @@ def trial(layout: Layout, target: Target, what: str) -> tuple[Layout, Path]:
     digest = sha256_of(wheel)
     lock = layout.cache / "compat" / f"{version}-{target.tag}" / "cpu.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
-    project = layout.flavour.official.replace("_", "-")
+    project = layout.flavour.official_name.replace("_", "-")
     lock.write_text(f"{project}=={version} --hash=sha256:{digest}\n", encoding="utf-8")
     kept = layout.official / wheel.name
     if not kept.exists():

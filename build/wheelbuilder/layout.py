@@ -26,7 +26,7 @@ class Flavour:
 
     name: str
     # The official wheel's distribution name, as spelled in file names.
-    official: str
+    official_name: str
     # The end of our version. The GPU wheel's sorts as newer, because it runs without a GPU, too.
     label: str
     megabytes: int  # of the official wheel

@@ -21,21 +21,21 @@ class Lock:
     hashes: frozenset[str]
 
     @property
-    def official(self) -> str:
+    def official_name(self) -> str:
         """The project's name as spelled in file names."""
         return re.sub(r"[-.]", "_", self.project)
 
     @property
     def our_version(self) -> str:
         for flavour in FLAVOURS:
-            if flavour.official == self.official:
+            if flavour.official_name == self.official_name:
                 return f"{self.version}+{flavour.release}"
-        known = " or ".join(flavour.official for flavour in FLAVOURS)
+        known = " or ".join(flavour.official_name for flavour in FLAVOURS)
         raise BuildError(f"{self.path} pins {self.project}, not {known}: restore it from git")
 
     @property
     def official_dist_info(self) -> str:
-        return f"{self.official}-{self.version}.dist-info"
+        return f"{self.official_name}-{self.version}.dist-info"
 
     @property
     def our_dist_info(self) -> str:

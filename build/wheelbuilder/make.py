@@ -126,7 +126,7 @@ def digest_of_inputs(
     """A hash of everything that can change the wheel."""
     facts = {
         "target": asdict(target),
-        "official": lock.official,
+        "official": lock.official_name,
         "version": lock.our_version,
         "mpi": mpi.identity,
         "compiler": compiler_name,

@@ -100,7 +100,7 @@ def replaced(package: Path) -> list[str]:
         f"{module}:{attribute}"
         for row in table.TABLE
         if row.how not in (replacement_table.How.PATCH, replacement_table.How.DECORATOR)
-        and replacement_table._has(row.versions)
+        and replacement_table._version_matches(row.versions)
         for module, attribute in row.targets()
     ]
 

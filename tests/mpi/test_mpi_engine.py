@@ -259,7 +259,7 @@ def test_gpu_memory_is_exchanged_if_mpi_is_cuda_aware(run: Run, np: int) -> None
     results = run("exchange", np=np, says_cuda="1").check().results
     cannot = "an exchange between GPUs cannot begin: "
     in_use = cannot + "the previous one on this lane has not ended" if np > 1 else ""
-    refusals = [cannot + "a part is larger than 2 GiB", in_use]
+    refusals = [cannot + "a part has 2 GiB or more", in_use]
     assert results == [{"rank": rank, "takes": True, "refusals": refusals} for rank in range(np)]
 
 

@@ -15,7 +15,8 @@ from common import result
 
 BYTES = (0, 1, 5000, (3 << 20) + 17)
 _NAMES = """init split map_node send probe receive allreduce plain_allreduce allgather broadcast
-finalize may_go_on disturbed agree regroup takes_gpu_memory start_exchange test_exchange""".split()
+finalize can_shrink has_failed_rank agree regroup takes_gpu_memory start_exchange
+test_exchange""".split()
 
 
 class Transport(ctypes.Structure):

@@ -48,7 +48,7 @@ class Slim:
         """The wheel that build/wheel.py builds from this checkout, without the libraries."""
         lock = read_lock(Layout.of_checkout(flavour=flavour).lock)
         version = lock.our_version.replace("mpi.1", release)
-        metadata = edit_metadata(self._metadata(lock.official, lock.version), lock)
+        metadata = edit_metadata(self._metadata(lock.official_name, lock.version), lock)
         metadata = metadata.replace(lock.our_version.encode(), version.encode(), 1)
         with RawZip(self.official) as wheel:
             patches = read_series(self.layout.patches)

@@ -42,12 +42,12 @@ def scripts(request: pytest.FixtureRequest) -> Path:
 def _is_stock(python: str) -> str | None:
     """None if `python` has this version and the official wheel, else the reason why not."""
     look = "import sys; from importlib.metadata import version as v; print(v('NAME'), sys.version)"
-    look = look.replace("NAME", FLAVOUR.official)
+    look = look.replace("NAME", FLAVOUR.official_name)
     run = subprocess.run([python, "-c", look], capture_output=True, text=True, timeout=120)
     if run.stdout.strip() == f"{STOCK_VERSION} {sys.version}":
         return None
     found = run.stdout.strip() or run.stderr[-200:]
-    return f"{python} has no {FLAVOUR.official} {STOCK_VERSION} for {sys.version}: {found}"
+    return f"{python} has no {FLAVOUR.official_name} {STOCK_VERSION} for {sys.version}: {found}"
 
 
 def _build_stock() -> None:

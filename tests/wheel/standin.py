@@ -120,12 +120,12 @@ def make_checkout(root: Path, flavour: Flavour = CPU) -> Checkout:
     """A checkout in `root`, with an official wheel in its cache and one patch in its series."""
     layout = Layout(root, root / ".cache", flavour)
     layout.official.mkdir(parents=True)
-    name = f"{flavour.official}-{VERSION}-cp311-cp311-manylinux_2_27_x86_64.whl"
+    name = f"{flavour.official_name}-{VERSION}-cp311-cp311-manylinux_2_27_x86_64.whl"
     official = layout.official / name
     write_official(official)
     digest = hashlib.sha256(official.read_bytes()).hexdigest()
     layout.lock.parent.mkdir(parents=True)
-    project = flavour.official.replace("_", "-")
+    project = flavour.official_name.replace("_", "-")
     layout.lock.write_text(f"# a comment\n{project}=={VERSION} \\\n    --hash=sha256:{digest}\n")
     layout.patches.mkdir(parents=True)
     (layout.patches / "series").write_text("# the order\n0001-import.patch\n")

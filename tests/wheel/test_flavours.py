@@ -37,7 +37,7 @@ def test_the_real_locks_name_one_version_and_two_projects() -> None:
         ("tensorflow", "2.21.0", 4),
     ]
     assert not locks[CPU].hashes & locks[GPU].hashes
-    assert all(lock.official == flavour.official for flavour, lock in locks.items())
+    assert all(lock.official_name == flavour.official_name for flavour, lock in locks.items())
 
 
 def test_a_gpu_wheel_is_packed_and_verified(gpu: Checkout) -> None:

@@ -193,7 +193,7 @@ def test_the_real_wheel_is_accepted() -> None:
         pytest.skip("no wheel: build/wheel.py make, or set TFMPI_TEST_WHEEL")
     for wheel in found:
         tag = wheel.name.split("-")[2]
-        official = f"{layout_of(layout, wheel).flavour.official}-*-{tag}-*.whl"
+        official = f"{layout_of(layout, wheel).flavour.official_name}-*-{tag}-*.whl"
         if not named and not list(layout.official.glob(official)):
             pytest.skip(f"no {official} in {layout.official}")
         proof = verify(layout, wheel)

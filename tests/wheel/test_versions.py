@@ -185,9 +185,9 @@ def test_the_series_applies_to_every_pinned_version(version: str, tmp_path: Path
     assert lock.version == version and len(lock.hashes) == pythons
     patches = read_series(layout.patches, version)
     assert len(patches) == len(read_series(layout.patches))
-    found = sorted(layout.official.glob(f"{lock.official}-{version}-*.whl"))
+    found = sorted(layout.official.glob(f"{lock.official_name}-{version}-*.whl"))
     if not found:
-        pytest.skip(f"no {lock.official} {version} in {layout.official}")
+        pytest.skip(f"no {lock.official_name} {version} in {layout.official}")
     import zipfile
 
     with zipfile.ZipFile(found[0]) as wheel:

@@ -18,13 +18,13 @@ from ..target import Target
 
 def official_wheel(layout: Layout, lock: Lock, target: Target) -> Path:
     """The path of the official wheel for `target`, checked against the lock's sha256."""
-    pattern = f"{lock.official}-{lock.version}-{target.tag}-{target.tag}-*.whl"
+    pattern = f"{lock.official_name}-{lock.version}-{target.tag}-{target.tag}-*.whl"
     return _fetched(layout.official, lock, pattern, _options(target), _note(layout, target))
 
 
 def unpinned_wheel(layout: Layout, version: str, target: Target) -> Path:
     """The path of the official wheel of a version that no lock pins, fetched if necessary."""
-    name, place = layout.flavour.official, layout.official
+    name, place = layout.flavour.official_name, layout.official
     pattern = f"{name}-{version}-{target.tag}-{target.tag}-*.whl"
     if not (found := sorted(place.glob(pattern))):
         project = f"{name.replace('_', '-')}=={version}"
@@ -46,7 +46,7 @@ def _note(layout: Layout, target: Target) -> str:
 def mpich_wheel(layout: Layout) -> Path:
     """The path of PyPI's MPICH wheel, checked against its lock's sha256."""
     lock = read_lock(layout.mpich_lock)
-    pattern = f"{lock.official}-{lock.version}-*.whl"
+    pattern = f"{lock.official_name}-{lock.version}-*.whl"
     return _fetched(layout.official, lock, pattern, (), "with pip (13 MB)")
 
 

@@ -19,8 +19,9 @@ def edit_metadata(data: bytes, lock: Lock) -> bytes:
     version = f"Version: {lock.version}".encode()
     names = [line for line in lines if line.startswith(b"Name:")]
     places = [at for at, line in enumerate(lines) if line.startswith(_DEPENDENCIES)]
-    official = [line[5:].strip().replace(b"-", b"_").decode() for line in names]
-    if lines.count(version) != 1 or official != [lock.official] or not places or EXTRA[0] in lines:
+    named = [line[5:].strip().replace(b"-", b"_").decode() for line in names]
+    is_locked = lines.count(version) == 1 and named == [lock.official_name]
+    if not is_locked or not places or EXTRA[0] in lines:
         raise BuildError(
             f"METADATA of the official wheel is not for {lock.project} {lock.version}: delete the"
             " wheel and run again"

@@ -15,14 +15,14 @@ bool ResponseBypass::Fits(const ReadyList& ready_list) const {
   return takes_part_ && consensus_.takes_votes() && predictor_.Fits(ready_list);
 }
 
-// The numbers of rows are written before the vote, so a rank that sees all votes reads them. All
-// ranks have read them before this rank writes again, since all take part in what is committed.
+// The numbers of rows are written before the vote, so a rank that sees all votes reads them. After
+// a commit all ranks have read them before this rank writes again, since all execute the list.
 Outcome ResponseBypass::Vote(const ReadyList& ready_list, TimePoint now) {
   std::atomic<int64_t>* const numbers = transport_->SharedNumbers(transport_->topology().rank);
-  const std::vector<NameId>& expected = predictor_.gathers();
-  for (size_t i = 0; i < expected.size(); ++i) {
+  const std::vector<NameId>& gathers = predictor_.gathers();
+  for (size_t i = 0; i < gathers.size(); ++i) {
     for (const KnownGather& gather : ready_list.gathers) {
-      if (gather.id == expected[i]) numbers[i].store(gather.rows, std::memory_order_relaxed);
+      if (gather.id == gathers[i]) numbers[i].store(gather.rows, std::memory_order_relaxed);
     }
   }
   const Outcome outcome = consensus_.Vote(position_);
@@ -42,14 +42,14 @@ Outcome ResponseBypass::End() {
 
 const ResponseList& ResponseBypass::Commit(ReadyList* ready_list) {
   const std::vector<NameId>& names = predictor_.names();
-  const auto expected = [&](NameId id) {
+  const auto is_expected = [&](NameId id) {
     return std::binary_search(names.begin(), names.end(), id);
   };
   std::vector<NameId>& ready = ready_list->ready;
-  ready.erase(std::remove_if(ready.begin(), ready.end(), expected), ready.end());
+  ready.erase(std::remove_if(ready.begin(), ready.end(), is_expected), ready.end());
   std::vector<KnownGather>& gathers = ready_list->gathers;
   gathers.erase(std::remove_if(gathers.begin(), gathers.end(),
-                               [&](const KnownGather& gather) { return expected(gather.id); }),
+                               [&](const KnownGather& gather) { return is_expected(gather.id); }),
                 gathers.end());
   for (size_t i = 0; i < predictor_.gathers().size(); ++i) {
     predictor_.SetRows(i, [&](int rank) {

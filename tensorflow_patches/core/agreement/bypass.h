@@ -1,8 +1,8 @@
 // This rank's votes: how it agrees with the others on a repeated step without a message.
 //
-// At each position the ranks of a node either vote (consensus.h) for what all of them expect
-// (predictor.h) and commit it, or execute a response list of the coordinator. A rank must not vote
-// for anything that it has announced to the coordinator.
+// At each position the ranks, if all are on one node, either vote (consensus.h) for what all of
+// them expect (predictor.h) and commit it, or execute a response list of the coordinator. A rank
+// must not vote for anything that it has announced to the coordinator.
 //
 // Used by the communication thread.
 
@@ -26,7 +26,8 @@ class ResponseBypass {
   // others do not wait.
   ResponseBypass(Transport* transport, bool takes_part);
 
-  // For a new group of ranks. Only if no rank votes: the word keeps its old position.
+  // For a new group. Only without `takes_part`, because the word and the predictor keep their
+  // state.
   void Restart() { position_ = 0; }
 
   // The number of agreements with responses so far: the same on all ranks at the same agreement.
@@ -52,15 +53,16 @@ class ResponseBypass {
   Outcome Watch() const { return consensus_.Watch(position_); }
 
   // Whether a rank with these announcements may vote: they must include everything expected, but
-  // unlike in IsExpected may contain more.
+  // unlike in IsExpected may contain more names with numbers.
   bool Fits(const ReadyList& ready_list) const;
-  // Requires Fits. kCommitted: this was the last vote, and the peers have been woken.
+  // Requires Fits. kCommitted: this was the last vote, and the peers have been woken; call Commit.
   Outcome Vote(const ReadyList& ready_list, TimePoint now);
-  // Rejects an open vote and wakes the voters. kCommitted: the vote was already committed.
+  // Rejects the vote at position(), even if this rank has not voted, and wakes the voters.
+  // kCommitted: the vote was already committed; call Commit.
   Outcome End();
 
   // All ranks have voted. Advances the position and removes the expected names from the ready list,
-  // which may contain more. Returns the list to execute, valid until OnResponseList.
+  // which may contain more. Returns the list to execute, valid until the next agreement.
   const ResponseList& Commit(ReadyList* ready_list);
   // Advances the position by a response list of the coordinator that has responses.
   void OnResponseList(const ResponseList& response_list, const NameTable& table);

@@ -1,10 +1,10 @@
-// How all ranks of a node agree on the next response list that each of them expects, without a
-// message.
+// How the ranks of a group, if all are on one node, agree on the next response list that each of
+// them expects, without a message.
 //
 // Agreements have positions, numbered identically on all ranks. At a position each rank may vote
 // for what it expects there. The vote is committed when all ranks have voted, and rejected if a
 // rank rejects it before that. Both outcomes are final, and the same for all ranks. A rank that has
-// not voted can rely on nothing being committed.
+// not voted at a position can rely on nothing being committed there.
 //
 // Called on the communication thread. The ranks share the word, which is initially zero.
 
@@ -33,7 +33,7 @@ class Consensus {
   Outcome Vote(uint64_t position) {
     return Change(position, [](uint64_t votes) { return votes + 1; });
   }
-  // `rejected_votes`: set to whether this call rejected votes, whose ranks may be asleep.
+  // `rejected_votes`: set to whether there were votes, whose ranks may be asleep.
   Outcome Reject(uint64_t position, bool* rejected_votes) {
     uint64_t voters = 0;
     const Outcome outcome = Change(position, [&voters](uint64_t votes) {

@@ -68,7 +68,7 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
   peers_[rank].last_time = now;
   peers_[rank].wait_state.blocked = WaitState::Blocked::kNo;  // a blocked rank sends no requests
   peers_[rank].wait_state.idle = false;
-  if (TakeAnswer(rank, named.name)) return;
+  if (TakeEarlyError(rank, named.name)) return;
   auto [it, is_first] = pending_.try_emplace(named.name);
   Pending& pending = it->second;
   if (is_first) {
@@ -107,13 +107,13 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
 
 // Whether an error has already answered this request of the rank, whose engine has kept the error.
 // If so, decrements the count of such answers.
-bool Coordinator::TakeAnswer(int rank, const std::string& name) {
-  const auto it = answered_.find(name);
-  if (it == answered_.end()) return false;
+bool Coordinator::TakeEarlyError(int rank, const std::string& name) {
+  const auto it = early_errors_.find(name);
+  if (it == early_errors_.end()) return false;
   const auto times = it->second.find(rank);
   if (times == it->second.end()) return false;
   if (--times->second == 0) it->second.erase(times);
-  if (it->second.empty()) answered_.erase(it);
+  if (it->second.empty()) early_errors_.erase(it);
   return true;
 }
 
@@ -199,7 +199,7 @@ void Coordinator::CheckReady(const std::string& name) {
   if (!absent.empty()) NoteAbsent(pending, absent);
   agreed_.push_back(std::move(pending));
   pending_.erase(name);
-  Answered(name);
+  EndWaitsIn(name);
 }
 
 // For messages: the members that do not take part, because their script has ended or they wait for
@@ -228,7 +228,7 @@ std::string Coordinator::DescribeAbsent(const Pending& pending) const {
 }
 
 // A script usually ends on all ranks at about the same time, so a finished rank is worth a line
-// only if others continue without it.
+// only if others continue without it. One line each time that fewer ranks remain than before.
 void Coordinator::NoteAbsent(const Pending& pending, const std::string& absent) {
   if (pending.num_ready >= noted_contributors_) return;
   noted_contributors_ = pending.num_ready;
@@ -242,15 +242,15 @@ void Coordinator::NoteAbsent(const Pending& pending, const std::string& absent) 
 
 void Coordinator::Fail(const std::string& name, Code code, const std::string& message) {
   auto it = pending_.find(name);
-  // A rank that has not announced its request yet finds this error when it does: TakeAnswer.
-  std::map<int, int>& answers_due = answered_[name];
+  // A rank that has not announced its request yet finds this error when it does: TakeEarlyError.
+  std::map<int, int>& errors_due = early_errors_[name];
   for (int r = 0; r < size_; ++r) {
     const bool will_announce = IsMember(it->second.named.signature, r) && !peers_[r].joined;
-    if (!it->second.ready[r] && will_announce) ++answers_due[r];
+    if (!it->second.ready[r] && will_announce) ++errors_due[r];
   }
-  if (answers_due.empty()) answered_.erase(name);
+  if (errors_due.empty()) early_errors_.erase(name);
   pending_.erase(it);
-  Answered(name);
+  EndWaitsIn(name);
   next_.errors.push_back({name, code, message});
 }
 
@@ -381,8 +381,8 @@ ResponseItem Coordinator::MakeItem(Pending* pending) {
   return item;
 }
 
-// Allreduces that can share a buffer are fused in the order in which they became ready, up to the
-// threshold. A tensor of kAloneBytes or more is sent alone and in place.
+// Successive allreduces that can share a buffer are fused, in the order in which they became ready,
+// up to the threshold. A tensor of kAloneBytes or more is sent alone.
 void Coordinator::Plan(ResponseList* response_list) {
   Response* open = nullptr;
   Signature open_signature;
@@ -412,7 +412,7 @@ ResponseList Coordinator::Decide(TimePoint now) {
   CheckStalls(now);
   ResponseList response_list = std::exchange(next_, ResponseList());
   Plan(&response_list);
-  if (response_list.answers()) ++answers_;
+  if (response_list.completes_requests()) ++answers_;
   return response_list;
 }
 

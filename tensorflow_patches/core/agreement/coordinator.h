@@ -28,9 +28,9 @@ struct CoordinatorOptions {
   Clock::duration deadlock_timeout = std::chrono::seconds(3);
 };
 
-// Posted to every rank repeatedly while rank 0 waits for ranks that have not submitted the same
-// request. They then report what they do (WaitStateReporter), and a rank that waits for a file of
-// rank 0 ends that wait (python/_src/files/waits.py).
+// Posted to every rank repeatedly while a request of rank 0 waits for ranks that have not submitted
+// it. They then report what they do (WaitStateReporter), and a rank that waits for a file of rank 0
+// soon ends that wait (python/_src/files/waits.py).
 constexpr char kRank0Waits[] = "rank 0 waits";
 
 class Coordinator {
@@ -39,10 +39,10 @@ class Coordinator {
 
   void Receive(int rank, const ReadyList& ready_list, TimePoint now);
 
-  // Whether nothing is open: no request is unanswered, no error will answer a request that a rank
-  // has not announced yet, and no rank has joined.
-  bool idle() const {
-    return pending_.empty() && agreed_.empty() && answered_.empty() && next_.empty() &&
+  // Whether no request is unanswered, no error will answer a request that a rank has not announced
+  // yet, and no rank has joined.
+  bool nothing_open() const {
+    return pending_.empty() && agreed_.empty() && early_errors_.empty() && next_.empty() &&
            num_joined_ == 0;
   }
   // The ranks have agreed on the predicted response list, by votes or because all announced it at
@@ -80,8 +80,8 @@ class Coordinator {
     int lacking = 0;            // the missing rank found last; the next search starts there
     std::vector<int64_t> rows;  // GathersRows
     bool same_fingerprint = true;
-    TimePoint since;
-    TimePoint warned;
+    TimePoint since;   // when it was first announced
+    TimePoint warned;  // at the last stall warning; before that, `since`
     TimePoint latest;  // when a rank last became ready
   };
 
@@ -100,7 +100,7 @@ class Coordinator {
   void CheckAllReady();
   void CheckReady(const std::string& name);
   void NoteAbsent(const Pending& pending, const std::string& absent);
-  bool TakeAnswer(int rank, const std::string& name);
+  bool TakeEarlyError(int rank, const std::string& name);
   void NoteReady(int rank, Pending* pending, TimePoint now);
   void Fail(const std::string& name, Code code, const std::string& message);
   void CheckStalls(TimePoint now);
@@ -109,7 +109,7 @@ class Coordinator {
 
   // In coordinator_waits.cc: what the ranks report about their waits.
   void SetWaitState(int rank, const WaitState& wait_state);
-  void Answered(const std::string& name);
+  void EndWaitsIn(const std::string& name);
   bool HasNoGradients(int rank) const;
   // Whether `pending` must still wait for `rank`: not for a rank that has joined, is no member, or
   // has no gradients, if this is a step's gradient or in the background.
@@ -132,7 +132,7 @@ class Coordinator {
   std::vector<Peer> peers_;
   std::vector<LastReady> last_ready_;
   int num_joined_ = 0;
-  int noted_contributors_ = 1 << 30;  // the number of ranks in the last notice of NoteAbsent
+  int noted_contributors_ = 1 << 30;  // the smallest number of ranks in a notice of NoteAbsent
   std::unordered_map<std::string, Pending> pending_;
   std::vector<Pending> agreed_;  // ready everywhere, in the order in which they became so
   std::vector<NamedSignature> by_id_;
@@ -141,7 +141,7 @@ class Coordinator {
   std::unordered_map<std::string, std::vector<NameId>> ids_;  // by name; one per signature
   // By name and rank: how many of the rank's next requests have already been answered by errors
   // that were sent to all ranks.
-  std::unordered_map<std::string, std::map<int, int>> answered_;
+  std::unordered_map<std::string, std::map<int, int>> early_errors_;
   ResponseList next_;
   std::vector<std::string> notices_;
   TimePoint last_stall_check_;

@@ -33,7 +33,7 @@ void Coordinator::SetWaitState(int rank, const WaitState& wait_state) {
 }
 
 // A rank that was blocked in the request of this name can continue.
-void Coordinator::Answered(const std::string& name) {
+void Coordinator::EndWaitsIn(const std::string& name) {
   for (Peer& peer : peers_) {
     WaitState& wait_state = peer.wait_state;
     if (wait_state.blocked == WaitState::Blocked::kInRequest && wait_state.what == name) {
@@ -76,6 +76,8 @@ std::vector<const Coordinator::Pending*> Coordinator::WaitsIn(int rank) const {
   return found;
 }
 
+// Whether `rank` waits for a rank of `stuck`. A single request that cannot complete is enough,
+// since a step needs all of its requests.
 bool Coordinator::WaitsForAny(int rank, const std::vector<bool>& stuck) const {
   if (peers_[rank].joined) return false;
   const std::vector<const Pending*> waits = WaitsIn(rank);

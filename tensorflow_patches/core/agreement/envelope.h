@@ -1,5 +1,5 @@
 // The envelope of a control message: its sequence number between two ranks, and a hash of the
-// content. A damaged, lost or duplicated message is detected and not executed.
+// content. Damaged and duplicated messages are detected; a lost one is when the next arrives.
 //
 // Pure functions, any thread. The hash detects accidents, not attacks.
 
@@ -13,7 +13,7 @@ namespace tfmpi {
 
 // `number`: counts the messages from one rank to another, from 1.
 std::string Seal(uint32_t number, const std::string& message);
-// A description of what is wrong; "" if this is the intact message with that number.
+// Extracts the message. Returns what is wrong; "" if it is the intact message with that number.
 std::string Open(uint32_t number, const std::string& sealed, std::string* message);
 
 }  // namespace tfmpi

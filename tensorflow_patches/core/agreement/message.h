@@ -15,7 +15,8 @@
 
 namespace tfmpi {
 
-// A name gets a number when the ranks first agree on it; from then on it costs one bit.
+// A name with a signature gets a number when the ranks first agree on it (exceptions: Recurs and
+// kMaxIdsOfAName in coordinator.cc). A ready list then needs one bit for it, or a KnownGather.
 using NameId = uint32_t;
 inline constexpr NameId kNoId = UINT32_MAX;
 
@@ -23,7 +24,7 @@ struct NamedSignature {
   std::string name;
   Signature signature;
   uint64_t fingerprint = 0;
-  Purpose purpose = Purpose::kStep;
+  Purpose purpose = Purpose::kStep;  // under a number, that of the first announcement
 };
 
 // A sparse allgather that is ready under a known number. Only its number of rows may differ from
@@ -40,7 +41,7 @@ struct WaitState {
   Blocked blocked = Blocked::kNo;
   std::string what;    // the name of the request; the file of rank 0
   uint64_t posts = 0;  // kForFile: the number of posts it has seen, none of which ended its wait
-  bool has_no_gradients = false;  // the others average gradients without it meanwhile
+  bool has_no_gradients = false;  // blocked: the others average gradients without it meanwhile
   bool idle = false;              // it waits for answers, and its process does nothing else
   uint64_t answers = 0;           // idle: how many agreements that complete requests it has seen
   std::string doing;              // for people: "fit() of model 'm', epoch 2, after 12 steps"
@@ -60,9 +61,9 @@ struct ReadyList {
   std::vector<KnownGather> gathers;      // known gathers that are ready here
   std::vector<NamedSignature> requests;  // ready here; this name with this signature has no number
   std::vector<std::string> withdrawn;    // no longer ready here
-  bool joined = false;                   // this rank has no more requests; it contributes zeros
+  bool joined = false;                   // this rank has no more requests; it contributes nothing
   std::string leaving;                   // not empty: this rank stops with an error
-  std::vector<WaitState> wait_state;     // one, if it has changed
+  std::vector<WaitState> wait_state;     // one if it has changed, else none
 
   bool empty() const {
     return ready.empty() && gathers.empty() && requests.empty() && withdrawn.empty() && !joined &&
@@ -109,8 +110,9 @@ struct ResponseList {
     return responses.empty() && errors.empty() && withdrawn.empty() && posts.empty() &&
            fatal.empty() && !finished;
   }
-  // Whether it completes requests.
-  bool answers() const { return !responses.empty() || !errors.empty() || !withdrawn.empty(); }
+  bool completes_requests() const {
+    return !responses.empty() || !errors.empty() || !withdrawn.empty();
+  }
 };
 
 std::string Encode(const ReadyList& ready_list);

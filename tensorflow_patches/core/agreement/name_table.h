@@ -48,9 +48,10 @@ class NameTable {
   // number and was removed.
   Entry* TakeFirst(Entry* entry, Submission* submission);
 
-  // For a new group of ranks: no name has a number, and no pending request has been announced.
+  // For a new group, if no withdrawal is open: no name has a number, no request is announced.
   void Restart();
-  // Visits the entries with pending requests in name order, which is the same on all ranks.
+  // Visits the entries with pending requests in name order, so that all ranks visit the names that
+  // they have in common in the same order.
   template <typename Body>
   void ForEachInOrder(const Body& body) {
     for (const std::string& name : SortedNames()) {

@@ -26,7 +26,7 @@ class ResponsePredictor {
   void OnPredictionHit() { current_ = known_[current_].successor; }
 
   // Whether a rank with these announcements may vote for the prediction: they must include all of
-  // its names.
+  // its names, and no name without a number, no withdrawal, join or leave.
   bool Fits(const ReadyList& ready_list) const;
   // The numbers of the predicted names, ascending; empty if there is no prediction.
   const std::vector<NameId>& names() const;
@@ -36,7 +36,7 @@ class ResponsePredictor {
   // Sets how many rows each rank has in gathers()[gather]. Call it for each before the list is
   // used.
   void SetRows(size_t gather, const std::function<int64_t(int rank)>& rows);
-  // The predicted list. Valid until OnResponseList is called.
+  // The predicted list, if names() is not empty. Valid until OnResponseList is called.
   const ResponseList& response_list() const { return prediction().response_list; }
 
  private:

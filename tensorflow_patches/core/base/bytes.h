@@ -70,7 +70,7 @@ class Writer {
     static const T kNone;
     one(value != nullptr ? *value : kNone);
   }
-  // Ascending numbers: one bit per number between the first and the last.
+  // Ascending, distinct: one bit per number between the first and the last.
   void Ids(const std::vector<uint32_t>& sorted) {
     Unsigned(sorted.empty() ? 0 : sorted.back() - sorted.front() + 1);
     if (sorted.empty()) return;
@@ -90,8 +90,8 @@ class Writer {
   std::string bytes_;
 };
 
-// After the first invalid read all later ones give zeros, except Raw, which leaves its argument
-// unchanged; Finished() stays false. `bytes` outlive the reader.
+// After the first invalid read all later ones give zeros and empty lists, except Raw, which leaves
+// its argument unchanged. Finished() stays false. `bytes` outlive the reader.
 class Reader {
  public:
   explicit Reader(const std::string& bytes) : next_(bytes.data()), end_(next_ + bytes.size()) {}
@@ -138,6 +138,7 @@ class Reader {
   }
   template <typename Key, typename T, typename One>
   void Map(std::map<Key, T>& values, const One& one) {
+    values.clear();
     const uint64_t count = Count();
     for (uint64_t i = 0; i < count && ok_; ++i) {
       Key key{};
@@ -189,7 +190,8 @@ class Reader {
     }
     return Bad();
   }
-  // A length cannot exceed the remaining bytes, since every element takes at least one.
+  // A size or a number of elements, which cannot exceed the remaining bytes, since every element
+  // takes at least one.
   uint64_t Count() {
     const uint64_t count = Varint();
     return count <= Left() ? count : Bad();

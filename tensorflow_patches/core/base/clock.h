@@ -15,6 +15,7 @@ namespace tfmpi {
 
 class Clock {
  public:
+  // The members that the standard requires of a clock.
   using duration = std::chrono::steady_clock::duration;
   using rep = duration::rep;
   using period = duration::period;
@@ -44,7 +45,8 @@ class Clock {
     if (world != nullptr) return world->Sleep(time);
     std::this_thread::sleep_for(time);
   }
-  // Some tens of cycles, so that the other hardware thread of this core can run.
+  // Pauses for some tens to hundreds of cycles, so that the other hardware thread of this core can
+  // run.
   static void Relax() {
     World* const world = world_.load(std::memory_order_relaxed);
     if (world != nullptr) return world->Relax();

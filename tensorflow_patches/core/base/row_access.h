@@ -1,9 +1,10 @@
 // Access to the rows of a sparse allgather where they are in memory.
 //
 // The submitter of a request implements this and owns it until `done` has run. All calls come on
-// the communication thread, in this order: Begin once, then Put and Take, in chunks, in row order.
-// Only with TF_MPI_FAULT=shrink (core/recovery), Weight and Prepare come first, all of this may be
-// repeated after a death, and Take may be called for this rank's own rows.
+// the communication thread: Begin once, then Put for this rank's rows and Take for those of each
+// other rank, chunk by chunk, in row order. With TF_MPI_FAULT=shrink (core/recovery), Prepare
+// comes first, Weight before it once a rank has died, all of this may be repeated after a death,
+// and Take may be called for this rank's own rows.
 
 #ifndef TFMPI_CORE_BASE_ROW_ACCESS_H_
 #define TFMPI_CORE_BASE_ROW_ACCESS_H_

@@ -9,8 +9,8 @@
 
 namespace tfmpi {
 
-// In a graph. An average op gets no further tensor once it has this size: a small one can start
-// sooner, but each costs time.
+// In a graph. An average op gets no further tensor once it has this size: a small op can start
+// sooner, but each op costs time.
 inline constexpr size_t kOpBytes = size_t{2} << 20;
 // A gradient of at least this size gets an average op of its own, so it waits for no other.
 inline constexpr size_t kOwnOpBytes = size_t{1} << 20;
@@ -25,7 +25,7 @@ inline constexpr size_t kFusionBytes = size_t{4} << 20;
 inline constexpr size_t kWholeBytes = size_t{8} << 10;
 // A larger tensor passes through shared memory in chunks that fit the ranks' second-level caches.
 // With very many ranks the chunks are smaller, down to the minimum, so that those of a node's ranks
-// together do not exceed the third value.
+// together do not exceed kMaxChunksBytes.
 inline constexpr size_t kChunkBytes = size_t{128} << 10;
 inline constexpr size_t kMinChunkBytes = size_t{32} << 10;
 inline constexpr size_t kMaxChunksBytes = size_t{64} << 20;
@@ -45,7 +45,8 @@ inline constexpr size_t kGpuToGpuChunkBytes = size_t{16} << 20;
 // Between nodes. This much at a time is reduced inside the node, then between nodes, and then
 // distributed inside the node.
 inline constexpr size_t kStageBytes = size_t{4} << 20;
-// A chunk of this size that MPI carries stays in the cache between reduction and copy.
+// Over MPI a larger tensor travels in chunks of about this size, which stay in the cache between
+// reduction and copy.
 inline constexpr size_t kMpiChunkBytes = size_t{2} << 20;
 // Reducing in shares is worth its messages only if each rank has at least this much to reduce.
 inline constexpr size_t kMinMpiShare = size_t{16} << 10;

@@ -15,10 +15,10 @@ enum class Code {
   kOk,
   kCancelled,           // the caller withdrew the request
   kInvalidArgument,     // the ranks asked for different things, or the request makes no sense
-  kFailedPrecondition,  // the engine is not running, or a needed rank has finished
+  kFailedPrecondition,  // not possible in this state: the engine or a needed rank has ended, ...
   kDeadlineExceeded,    // a wait has timed out
   kUnavailable,         // a peer or the transport has failed; nothing more can be averaged
-  kInternal,            // a bug of ours
+  kInternal,            // a bug of ours, damaged data, or no memory
 };
 inline constexpr int kNumCodes = 7;
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tensorflow_patches/core/base/clock.h"
+#include "tensorflow_patches/core/base/clock.h"  // TimePoint, for files that include this one
 
 namespace tfmpi {
 
@@ -44,7 +44,7 @@ enum class ReduceOp : uint8_t {
 };
 inline constexpr int kNumReduceOps = 6;
 
-// kSparseAllgather gathers the rows of a sparse gradient, in place (RowAccess).
+// kSparseAllgather gathers rows, usually those of a sparse gradient, through RowAccess.
 enum class OpKind : uint8_t {
   kAllreduce = 0,
   kAllgather = 1,
@@ -66,8 +66,8 @@ size_t SizeOf(DataType type);
 bool IsFloating(DataType type);  // real or complex
 bool IsComplex(DataType type);
 
-// The type in which elements of `type` are summed between ranks: float32 for half and bfloat16, two
-// reals for a complex number, the type itself for all others.
+// The type in which elements of `type` are reduced between ranks: float32 for half and bfloat16,
+// two reals for a complex number, the type itself for all others.
 DataType WireType(DataType type);
 // How many wire elements one element of `type` becomes: 2 for complex types, else 1.
 size_t WireElements(DataType type);
@@ -79,8 +79,8 @@ inline size_t WireBytes(DataType type, size_t count) {
   return count * WireElements(type) * SizeOf(WireType(type));
 }
 
-// Tensors that share a buffer each begin on a cache line. This is the number of elements that a
-// tensor of `count` elements occupies there.
+// The parts of a request (Signature::parts) each begin on a cache line of its buffer. This is the
+// number of elements that a part of `count` elements occupies there.
 size_t PaddedElements(DataType type, size_t count);
 
 using Shape = std::vector<int64_t>;

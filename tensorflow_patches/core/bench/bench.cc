@@ -372,8 +372,8 @@ Status Bench::Run(BenchResult* result) {
       if (sample >= 0) seconds_.push_back(seconds);
     }
     const int taken = sample + 1;
-    more_ = taken < case_.least_samples ||
-            (taken < case_.most_samples && SecondsSince(start) < case_.budget);
+    more_ = taken < case_.min_samples ||
+            (taken < case_.max_samples && SecondsSince(start) < case_.budget);
     TFMPI_RETURN_IF_NOT_OK(Agree());
   }
   TFMPI_RETURN_IF_NOT_OK(TakeSlowest());

@@ -26,8 +26,8 @@ struct BenchCase {
   int tensors = 1;                      // submitted together in one round
   int direct_rounds = 1;                // per sample, kPlain and kTransport
   int engine_rounds = 1;                // per sample, kEngine
-  int least_samples = 3;                // of each way
-  int most_samples = 100;               // taken if they fit into `budget`
+  int min_samples = 3;                  // of each way
+  int max_samples = 100;                // taken if they fit into `budget`
   double budget = 1;                    // seconds
   double timeout = 60;                  // seconds; for a sample, or a round of kEngine
 };

@@ -168,8 +168,8 @@ void Write(const A* partial, const T* last, size_t length, const Finish& finish,
   }
 }
 
-// Makes one pass over each block per source, except that the first one needs its own pass only if
-// it is widened.
+// Makes one pass over each block per source; the first source needs its own pass only if it is
+// widened.
 template <typename T, typename A, typename Form, typename Op>
 void ReduceAs(const void* const* sources, int n, size_t count, double scale, T* out, T* copy) {
   const A factor = static_cast<A>(scale);

@@ -11,7 +11,7 @@
 namespace tfmpi {
 
 // Like memcpy. If `to` begins on a cache line (64 bytes), whole lines bypass the caches; the rest
-// goes through them. Other threads may rely on it only after this thread has called EndStreams.
+// goes through them. Other threads may read the copy only after this thread has called EndStreams.
 void StreamCopy(void* to, const void* from, size_t bytes);
 void EndStreams();
 

@@ -128,7 +128,7 @@ void Engine::Run() {
   communication_thread_.GiveUp();
 }
 
-// Every script has ended, or this rank's after a failure.
+// Every script has ended (with recovery_, Turn finds that out), or this rank's after a failure.
 bool Engine::IsOver() const {
   if (failed_) return queue_.join_asked() || queue_.leave_asked();
   return state_.finished && recovery_ == nullptr;
@@ -169,7 +169,7 @@ bool Engine::Turn() {
 // survivors of a death can continue.
 void Engine::HandleFailure() {
   if (state_.ok() || state_.interrupted || failed_) return;
-  state_.interrupted = state_.Interrupts();
+  state_.interrupted = state_.CausedByDeath();
   if (state_.interrupted) return;  // the survivors regroup in the next turn
   failed_ = true;
   published_.SetFailure(state_.failure);
@@ -183,7 +183,7 @@ void Engine::Stop() {
   queue_.Close();
   TakeSubmissions();
   HandleFailure();
-  // The loop has ended because this rank leaves.
+  // Neither finished nor failed: this rank leaves.
   if (!state_.finished && state_.ok()) messenger_.SendStopToChildren(queue_.leave_reason());
   pending_.CompleteAll(state_.ok() ? Status(Code::kFailedPrecondition, "the engine has stopped")
                                    : state_.failure);
@@ -258,7 +258,7 @@ bool Engine::ExchangeMessages(bool news) {
 }
 
 // The peers are expected to vote soon; to sleep and be woken would delay the step. Returns when the
-// vote is decided, when the end is asked for, or when there has been no work for kPollPatience.
+// vote is decided, the engine fails or is to end, or there has been no work for kPollPatience.
 void Engine::PollForVotes() {
   constexpr int kPollsPerClockRead = 16;
   TimePoint began;
@@ -287,13 +287,13 @@ void Engine::Wait() {
   const auto limit = patient ? std::min<Clock::duration>(options_.vote_patience, kIdleWait)
                              : Clock::duration(kIdleWait);
   // Until this rank has requests or has joined, the others cannot agree on an operation of all
-  // ranks.
+  // ranks. In a tree, a rank without links to other nodes is woken by its leader in any case.
   const bool expecting =
       holds_back || !pending_.names().nothing_pending() || state_.joined || state_.left;
   const ControlLinks& links = messenger_.links();
   transport_->Wait(limit, expecting && (!links.tree || links.between_nodes), [this] {
     communication_thread_.AssertMine();
-    return queue_.HasWork() || negotiator_.MayBeDecided();  // no message announces these
+    return queue_.HasWork() || negotiator_.IsVoteDecided();  // no message announces these
   });
 }
 

@@ -1,9 +1,9 @@
 // The engine: one per process. Its communication thread makes the transport calls (transport.h).
 //
 // Submit, Withdraw: any thread; they never block on communication. Completion callbacks run on the
-// communication thread, or inside Submit once the engine has stopped; no lock is held. The engine
-// owns the transport, and every request from Submit to completion. Ranks may submit requests in
-// different orders, and different requests in the same step.
+// communication thread, or inside Submit after Join or once the engine has stopped; no lock is
+// held. The engine owns the transport, and every request from Submit to completion. Ranks may
+// submit requests in different orders, and different requests in the same step.
 
 #ifndef TFMPI_CORE_ENGINE_ENGINE_H_
 #define TFMPI_CORE_ENGINE_ENGINE_H_
@@ -48,6 +48,7 @@ class Engine {
   // `done` of a barrier.
   Transport* transport() const { return transport_.get(); }
 
+  // Returns the request's ticket; 0 if it has ended inside Submit.
   Ticket Submit(Request request);
   // Submits all of them together, so the communication thread is woken once. Appends their tickets
   // in order; `tickets` may be null if none will be withdrawn.
@@ -59,7 +60,7 @@ class Engine {
   // On rank 0 only (elsewhere it does nothing), any thread, returns at once: tells every rank that
   // `key` has happened once more; a text may follow the key after a line break. This is no request:
   // no rank waits for it, and ranks without requests receive it, too. All that is posted before
-  // Join or Leave is delivered before the group ends.
+  // Join or Leave is delivered before the group ends, unless communication fails.
   void Post(const std::string& key);
 
   // What the script reports about itself. Any thread.
@@ -72,11 +73,13 @@ class Engine {
 
   // At most one of Join and Leave is called, once, by one thread.
   //
-  // This rank has no more requests. Waits until that is true for every rank, contributing zeros to
-  // the others' averages, then leaves the group. Requests submitted after this call fail.
+  // This rank has no more requests. Waits until its requests have ended and every rank has joined,
+  // contributing zeros to the others' averages, then finalizes the transport. Requests submitted
+  // after this call fail.
   Status Join();
   // This rank stops with an error: every other rank's requests fail with `reason`. Waits up to
-  // `grace` for the coordinator's answer.
+  // `grace` for the coordinator's answer, then until the communication thread has ended: if it is
+  // in an operation, for up to collective_timeout.
   void Leave(const std::string& reason, Clock::duration grace);
 
   bool OnCommunicationThread() const { return communication_thread_.IsMine(); }
@@ -123,7 +126,7 @@ class Engine {
   Queue queue_;
   Published published_;
   ScriptState script_state_;
-  std::atomic<bool> ended_{false};
+  std::atomic<bool> ended_{false};  // the loop has ended
 
   // Each part may use those above it.
   EngineState state_ TFMPI_GUARDED_BY(communication_thread_);

@@ -31,7 +31,7 @@ struct EngineState {
   int size() const { return transport->topology().size; }
   // "rank 2/4"
   std::string Me() const { return "rank " + std::to_string(rank()) + "/" + std::to_string(size()); }
-  // For an operation that begins now.
+  // For an operation that begins at `now`.
   TimePoint Deadline() const { return now + options.collective_timeout; }
 
   // From now on nothing is communicated; the first failure is kept. Does nothing if `status` is ok.
@@ -50,7 +50,7 @@ struct EngineState {
   bool ok() const { return failure.ok(); }
   // Whether the failure was caused by the death of a rank, and the others can continue. Waits up to
   // 200 ms, because the death may become known only after the failure.
-  bool Interrupts() const {
+  bool CausedByDeath() const {
     constexpr std::chrono::milliseconds kBetweenLooks{10};
     constexpr int kLooks = 20;
     if (!options.shrink_on_fault || given_up) return false;
@@ -68,7 +68,7 @@ struct EngineState {
   CommunicationStats stats;
   IdleDetector idle_detector;
 
-  // Updated after a wait and every few polls: accurate enough for what takes milliseconds.
+  // Updated in each turn and every few polls: accurate enough for what takes milliseconds.
   TimePoint now;
   bool joined = false;                 // this rank has no more requests
   bool left = false;                   // this rank stops with an error

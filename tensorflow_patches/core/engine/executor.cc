@@ -37,8 +37,8 @@ void Executor::Execute(const Response& response) {
   if (!resolved.ok()) return state_->Fail(resolved);
   const Span span = response_notes_.ResponseBegins(fusion_entries_);
   const Status status = Transfer(response);
-  // The survivors repeat or finish it, so no request has ended.
-  if (IsFatal(status) && state_->Interrupts()) return state_->Fail(status);
+  // The survivors repeat or finish it, so its requests stay pending.
+  if (IsFatal(status) && state_->CausedByDeath()) return state_->Fail(status);
   uint64_t tensors = 0, bytes = 0;
   for (const FusionEntry& fusion_entry : fusion_entries_) {
     if (fusion_entry.request == nullptr) continue;
@@ -94,6 +94,7 @@ Status Executor::Resolve(const ResponseItem& item, int contributors) {
     return Refusal("'" + (entry != nullptr ? entry->name : item.named.name) + "'", why);
   };
   const int size = state_->size(), rank = state_->rank();
+  // Only a rank that has joined, or once had no gradients, may find itself left out.
   const bool missing = own == nullptr && IsMember(signature, rank);
   if (missing && ((!state_->joined && !state_->reported_no_gradients) || contributors == size)) {
     return refuse("which this rank has not announced");

@@ -24,7 +24,8 @@ class Executor {
 
   // Executes the responses of the list in order, until one fails the engine.
   void Execute(const ResponseList& response_list);
-  // Delivers the result of a response that other ranks have executed and this one has not.
+  // Delivers the result of a response that other ranks have executed and this one has not, and
+  // completes its requests. Not ok: the response does not match what this rank has announced.
   Status Deliver(const Response& response, const Result& result);
 
   // For DrainGpus, AbortGpus and CheckGpus.

@@ -5,7 +5,7 @@
 // rank waits as long as the others take, and a rank that computes sends nothing, just like one that
 // has died. So, once a rank has joined, ranks between which messages travel
 // (core/transport/control_links.h) exchange an empty message every second. A rank that is silent
-// for too long is assumed dead.
+// for too long is assumed dead (presence.h), unless TF_MPI_STALL_TIMEOUT is 0.
 //
 // Communication thread.
 

@@ -39,7 +39,7 @@ std::vector<Announcement> Messenger::TakeDue() {
 Status Messenger::SendUp(const ReadyList& ready_list) {
   const RankSet self(state_->rank());
   if (relay_ != nullptr) {
-    relay_->Take({self, ready_list}, state_->now);
+    relay_->Add({self, ready_list}, state_->now);
     return Status();
   }
   if (links_.tree) return SendUp(std::vector<Announcement>{{self, ready_list}});
@@ -110,7 +110,7 @@ Status Messenger::ReceiveFromChild(int source, const std::string& bytes,
     std::vector<Announcement> to_relay;
     if (!Decode(bytes, state_->size(), &to_relay)) return unreadable;
     for (Announcement& announcement : to_relay) {
-      relay_->Take(std::move(announcement), state_->now);
+      relay_->Add(std::move(announcement), state_->now);
     }
     return Status();
   }

@@ -1,6 +1,6 @@
 // The messages of this rank: ready lists to rank 0, response lists from it, and heartbeats, between
 // the ranks that core/transport/control_links.h connects. Each is numbered and sealed (envelope.h).
-// A rank that has children relays their announcements (relay.h).
+// In a tree, a rank that has children relays their announcements (relay.h).
 //
 // Communication thread. It returns errors and never fails the engine itself.
 
@@ -39,25 +39,25 @@ class Messenger {
   // Sends this rank's list to its parent, or passes it to this rank's relay.
   Status SendUp(const ReadyList& ready_list);
   Status SendUp(const std::vector<Announcement>& announcements);
-  // Sends the list, encoded as `bytes`, to all ranks below. If it has responses, returns only when
-  // they can read it.
+  // Sends the list, encoded as `bytes`, to the children, which send it further down. If it has
+  // responses, returns only when they can read it.
   Status SendDown(const ResponseList& response_list, const std::string& bytes);
 
   struct Incoming {
-    std::vector<Announcement> announcements;  // for rank 0's coordinator
+    std::vector<Announcement> announcements;  // on rank 0 without a relay, for the coordinator
     ResponseList response_list;               // already sent down
   };
   Status Receive(const ControlMessage& sealed, Incoming* incoming);
-  // Extracts the bytes; returns a description of what is wrong, or "".
+  // Extracts the bytes; once per message, because it counts. Returns what is wrong, or "".
   std::string Unseal(const ControlMessage& sealed, std::string* bytes);
 
   // Sends an empty message to every rank that this one exchanges messages with (heartbeats.h).
-  // Sends none up after the last message of this rank and its children, so none is left unread when
+  // Sends none up once this rank and all ranks below it have joined, so none is left unread when
   // MPI ends.
   Status SendHeartbeat();
   Heartbeats& heartbeats() { return heartbeats_; }
   const Heartbeats& heartbeats() const { return heartbeats_; }
-  // Meaningless on rank 0.
+  // Set only where rank 0 is the parent, as on rank 1, which needs it (presence.cc).
   TimePoint last_heard_from_coordinator() const { return last_heard_from_coordinator_; }
   // The ranks that must not fall silent: this one's parent and children. Children that have joined
   // together with all ranks below them are left out: they may be gone.
@@ -66,7 +66,8 @@ class Messenger {
   // Best effort, since the transport may be what failed: peers that it does not reach time out. The
   // ranks below would otherwise receive nothing more through this rank.
   void SendFailureToPeers(const Status& status);
-  // This rank stops before the group does, and forwards nothing from now on.
+  // This rank stops before the group does, and forwards nothing from now on. On rank 0 it does
+  // nothing: the coordinator has ended the group.
   void SendStopToChildren(const std::string& why);
 
  private:

@@ -50,7 +50,7 @@ bool Negotiator::Exchange(bool news) {
 }
 
 // Announces requests: by a vote if they include what is expected, else to the coordinator. Anything
-// beyond a vote waits until the vote is decided.
+// beyond a vote waits until the vote is decided, or for vote_patience.
 bool Negotiator::VoteOrAnnounce() {
   const ReadyList& ready_list = pending_->ready_list();
   if (ready_list.empty()) return false;
@@ -118,7 +118,7 @@ void Negotiator::Handle(const ControlMessage& message) {
   if (!incoming.response_list.empty()) ExecuteResponseList(incoming.response_list);
 }
 
-// Forwards the announcements of this rank and its children that are due.
+// Forwards the due announcements of this rank and its children. Returns whether there were any.
 bool Negotiator::ForwardDue() {
   const std::vector<Announcement> due = messenger_->TakeDue();
   if (due.empty()) return false;
@@ -142,7 +142,7 @@ void Negotiator::OnAnnouncement(const Announcement& announcement) {
 // make the same decision, at a cost that grows with ranks and names.
 bool Negotiator::AnswerUnanimous(const Announcement& announcement) {
   if (announcement.ranks.size() != state_->size() || !bypass_.IsExpected(announcement.list) ||
-      !coordinator_->idle()) {
+      !coordinator_->nothing_open()) {
     return false;
   }
   for (const int rank : announcement.ranks.ranks()) {
@@ -194,7 +194,8 @@ void Negotiator::Answer(ResponseList response_list) {
 }
 
 void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
-  // An error answers the requests of every rank, including ranks that have not announced theirs.
+  // An error also answers requests that are not announced yet. They are announced first, because
+  // the coordinator counts on it (Coordinator::TakeEarlyError).
   const bool unannounced = !response_list.errors.empty() && !pending_->ready_list().empty();
   if (unannounced || (bypass_.voted() && !response_list.responses.empty())) TellCoordinator();
   if (!state_->ok()) return;
@@ -208,7 +209,7 @@ void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
     }
     bypass_.OnResponseList(response_list, pending_->names());
   }
-  if (response_list.answers()) ++answers_;
+  if (response_list.completes_requests()) ++answers_;
   Trace(EngineOptions::Event::kResponseList, 0, response_list);
   Execute(response_list);
   if (!response_list.responses.empty()) RejectOutstanding();
@@ -217,7 +218,7 @@ void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
 void Negotiator::Execute(const ResponseList& response_list) {
   executor_->Execute(response_list);
   if (history_ != nullptr) {
-    if (!state_->ok()) return;
+    if (!state_->ok()) return;  // the survivors agree on the rest anew
     ResponseList rest = response_list;
     rest.responses.clear();
     if (!rest.empty()) history_->Add({std::move(rest), Result()}, /*proves_all_started=*/false);
@@ -231,7 +232,7 @@ void Negotiator::ExecuteRest(const ResponseList& response_list) {
   for (const Withdrawal& withdrawal : response_list.withdrawn) {
     NameTable::Entry* const entry = pending_->names().FindPending(withdrawal.name);
     if (withdrawal.rank != state_->rank() || entry == nullptr) continue;
-    pending_->Complete(entry, Withdrawn(withdrawal.name));
+    pending_->Complete(entry, WithdrawnStatus(withdrawal.name));
   }
   for (const NamedError& error : response_list.errors) pending_->CompleteByError(error);
   if (coordinator_ == nullptr) {  // rank 0 has already counted its own posts

@@ -33,7 +33,7 @@ class Negotiator {
   bool Exchange(bool news);
   // Sends all announcements. After it, no rank can commit a vote at the current position.
   void TellCoordinator();
-  // Sends an announcement of this rank to the coordinator.
+  // Sends an announcement of this rank to the coordinator, or passes it to this rank's relay.
   void SendReadyList(const ReadyList& ready_list);
   // On rank 0: has the coordinator send the post to every rank.
   void NotePost(const std::string& post);
@@ -44,7 +44,7 @@ class Negotiator {
   void Restart();
 
   // Whether this rank's open vote has been decided, which no message announces.
-  bool MayBeDecided() const { return bypass_.voted() && bypass_.Look() != Outcome::kOpen; }
+  bool IsVoteDecided() const { return bypass_.voted() && bypass_.Look() != Outcome::kOpen; }
   bool voted() const { return bypass_.voted(); }
   // The number of agreements that completed requests.
   uint64_t answers() const { return answers_; }

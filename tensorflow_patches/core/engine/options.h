@@ -19,18 +19,19 @@ struct EngineOptions {
   Clock::duration collective_timeout = std::chrono::seconds(300);
   // Prints a line for people; may be null. Called on the communication thread.
   std::function<void(const std::string&)> log;
-  bool stats = false;  // counts for TF_MPI_STATS
+  bool stats = false;  // counts for TF_MPI_STATS; turns response_bypass off
   GpuOptions gpus;     // the executor sets its `log` and `chosen`
-  // Ranks with a shared word agree on a repeated step without a message (consensus.h).
+  // Ranks with a shared word agree on a repeated step without a message (consensus.h). In a tree,
+  // rank 0 answers it without the coordinator (Negotiator::AnswerUnanimous).
   bool response_bypass = true;
   // After waiting this long for the others' votes, a rank tells the coordinator, which knows who is
-  // missing and reports it.
+  // missing and reports it. A relay holds announcements back for as long.
   Clock::duration vote_patience = std::chrono::milliseconds(10);
   // The ranks continue without those that die. Requires a transport with a membership(); ranks do
   // not vote, and requests with GPU memory fail.
   bool shrink_on_fault = false;
-  // Called when every rank has joined, on the thread that calls Join: the last use of the
-  // transport, by all ranks. Returns false if it failed.
+  // Called when every rank has joined, on the thread that calls Join: the last use of the transport
+  // before Finalize, by all ranks. Returns false if it failed.
   std::function<bool(Transport*)> at_end;
   // For tests, on the communication thread. kReadyList: rank 0 has received it from `rank`.
   // kResponseList, kVoted: what this rank is about to execute, as received or by a vote.

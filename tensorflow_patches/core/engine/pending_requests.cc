@@ -18,7 +18,7 @@ bool TakeError(PendingRequests::Errors* errors, const std::string& name, Status*
 
 }  // namespace
 
-Status Withdrawn(const std::string& name) {
+Status WithdrawnStatus(const std::string& name) {
   return Status(Code::kCancelled, "'" + name + "' was withdrawn");
 }
 
@@ -29,7 +29,7 @@ void PendingRequests::Add(Submission&& submission) {
   if (entry->submissions.size() == 1) Announce(entry);
 }
 
-// The next ready list announces its first request to the coordinator.
+// Adds the entry's first request to the ready list. May complete it, and so delete the entry.
 void PendingRequests::Announce(NameTable::Entry* entry) {
   Status error;
   if (TakeError(&former_errors_, entry->name, &error)) return Complete(entry, error);
@@ -69,7 +69,7 @@ void PendingRequests::Withdraw(Ticket ticket) {
   state_->stats.Ended(queued->request, false);
   const auto done = std::move(queued->request.done);
   submissions.erase(queued);
-  done(Withdrawn(entry->name));
+  done(WithdrawnStatus(entry->name));
 }
 
 void PendingRequests::WithdrawAhead() {

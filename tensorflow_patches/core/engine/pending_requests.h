@@ -19,7 +19,7 @@
 namespace tfmpi {
 
 // The status with which a withdrawn request of this name ends.
-Status Withdrawn(const std::string& name);
+Status WithdrawnStatus(const std::string& name);
 
 class PendingRequests {
  public:
@@ -38,10 +38,11 @@ class PendingRequests {
   // The first request of the entry has ended. This may delete the entry.
   void Complete(NameTable::Entry* entry, const Status& status);
   void CompleteAll(const Status& status);
-  // An error sent to all ranks completes the pending request of this name, or else the next one.
+  // An error sent to all ranks completes the pending request of this name, or else the next one. In
+  // either case that request is announced first, because the coordinator counts it.
   void CompleteByError(const NamedError& error);
 
-  // The next announcements. After a vote of this rank they include everything expected.
+  // The next announcements. With an open vote they include everything expected (bypass.h).
   ReadyList& ready_list() { return ready_list_; }
   const ReadyList& ready_list() const { return ready_list_; }
   // Takes them, to be sent to the coordinator.

@@ -22,7 +22,7 @@ class Presence {
 
   // Call both in each turn in which there is nothing else to do. They may fail the engine.
   void CheckPeers();
-  // The coordinator reports stalls; this detects that it does not answer at all.
+  // Detects that rank 0, which ends stalls, does not answer at all. Does nothing on rank 0.
   void CheckCoordinator();
 
  private:

@@ -1,7 +1,7 @@
 // What the communication thread publishes to the other threads of this process: posts, the failure,
 // the generation of the group, and counters.
 //
-// Any thread reads; only the communication thread writes, except for CountPost.
+// Any thread reads; only the communication thread writes, except for CountPost on rank 0.
 
 #ifndef TFMPI_CORE_ENGINE_PUBLISHED_H_
 #define TFMPI_CORE_ENGINE_PUBLISHED_H_

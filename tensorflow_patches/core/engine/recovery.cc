@@ -86,7 +86,8 @@ bool Recovery::RegroupSurvivors() {
   return false;
 }
 
-// A rank that has sent a reason for stopping was not killed, even if its process is gone.
+// A rank that has sent a reason for stopping was not killed, even if its process is gone. With
+// shrink_on_fault every rank exchanges messages with rank 0 (ControlLinks::tree is false).
 bool Recovery::ReceivedStopReason() {
   std::vector<ControlMessage> inbox;
   // The status is ignored: even after a failure, earlier messages can be read.
@@ -173,13 +174,14 @@ void Recovery::ContinueWith(std::unique_ptr<Transport> next, const Regrouping& r
   const size_t survivors = regrouping.reports.size();
   const uint64_t repeated = regrouping.most_done - regrouping.least_done;
   const std::string doing = state_->script_state->Snapshot().doing;
-  state_->options.log(
-      deaths + (doing.empty() ? "" : ", in " + doing) + "; " + std::to_string(survivors) +
-      (survivors == 1 ? " rank continues" : " ranks continue") +
-      ", and averages are now over these. All of them have all earlier averages (" +
-      std::to_string(repeated) + (repeated == 1 ? " operation was" : " operations were") +
-      " completed from other ranks' history); this process is now rank 0" +
-      (done_before != regrouping.most_done ? ", and had missed some of them" : ""));
+  state_->options.log(deaths + "; " + std::to_string(survivors) +
+                      (survivors == 1 ? " rank continues" : " ranks continue") +
+                      ", and averages are now over these. All of them have all earlier averages (" +
+                      std::to_string(repeated) +
+                      (repeated == 1 ? " operation was" : " operations were") +
+                      " completed from other ranks' history); this process" +
+                      (doing.empty() ? "" : ", in " + doing + ",") + " is now rank 0" +
+                      (done_before != regrouping.most_done ? ", and had missed some of them" : ""));
 }
 
 // Replays what other ranks have executed and this rank has not.
@@ -191,6 +193,7 @@ void Recovery::CatchUp(const Regrouping& regrouping) {
 }
 
 void Recovery::Replay(const Unit& unit) {
+  // Only counts it: the survivors restart their histories next.
   history_->Add({unit.what, Result()}, /*proves_all_started=*/false);
   if (!unit.what.responses.empty()) {
     const Status status = parts_.executor->Deliver(unit.what.responses.front(), unit.result);
@@ -218,7 +221,7 @@ void Recovery::AdaptPending(const Regrouping& regrouping) {
     }
   });
   for (const std::string& name : withdrawn) {
-    parts_.pending->Complete(names.FindPending(name), Withdrawn(name));
+    parts_.pending->Complete(names.FindPending(name), WithdrawnStatus(name));
   }
 }
 

@@ -29,7 +29,7 @@ class ResponseNotes {
  private:
   CommunicationStats* const stats_;
   TimePoint agreed_;     // of the current response list
-  uint32_t number_ = 0;  // of the current response
+  uint32_t number_ = 0;  // of the current response, counted while something is recorded
 };
 
 }  // namespace tfmpi

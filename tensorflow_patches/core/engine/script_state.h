@@ -24,7 +24,7 @@ class ScriptState {
   std::atomic<int64_t>* steps() { return &steps_; }
 
   // The script's only thread that uses the engine waits for a file of rank 0 and has seen this many
-  // posts. Called again each time it has looked at new posts.
+  // posts (Published::posts_heard). Called again each time it has looked at new posts.
   void BeginFileWait(const std::string& file, uint64_t posts, bool has_no_gradients);
   void EndFileWait();
 
@@ -54,8 +54,9 @@ class ScriptState {
   std::string needs_all_;
 };
 
-// Whether the process does nothing: no processor time except the communication thread's, no other
-// runnable thread, nothing read or written. A script that sleeps is idle, too.
+// Whether the process does nothing: almost no processor time except the communication thread's, no
+// other runnable thread, nothing read from or written to disks. A script that sleeps, or waits for
+// the network, is idle, too.
 //
 // Communication thread.
 class IdleDetector {
@@ -63,7 +64,7 @@ class IdleDetector {
   // There was activity: the idle time starts over.
   void Reset(TimePoint now);
   // Whether the process has been idle for `patience`. Call it often; it samples a few times a
-  // second.
+  // second. Always false in a Clock::World.
   bool IsIdleFor(TimePoint now, Clock::duration patience);
 
  private:

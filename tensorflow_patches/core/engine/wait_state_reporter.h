@@ -19,10 +19,11 @@ class WaitStateReporter {
       : state_(state), pending_(pending), negotiator_(negotiator) {}
 
   // Call it in each turn in which there is nothing else to do. Sends a report, and returns true, if
-  // the coordinator does not know the current state. Such a report is never a vote and ends none.
+  // the coordinator does not know the current state; looks only every 20 ms. Such a report is never
+  // a vote and ends none.
   bool ReportWaitState();
-  // Call it before other announcements: the coordinator must learn that a wait is over before it
-  // receives what follows.
+  // Call it before other announcements: the coordinator must learn that a wait for a file is over
+  // before it receives what follows. The end of any other wait follows from the announcement.
   void ReportWaitEnd();
   // For a new coordinator, which has no reports.
   void Restart();

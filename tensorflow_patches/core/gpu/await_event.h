@@ -11,26 +11,31 @@
 
 namespace tfmpi {
 
+// Pauses after `polls` polls of a GPU without news: at first shortly, then it sleeps. Returns false
+// if the deadline has passed.
+inline bool PauseBetweenPolls(int polls, TimePoint deadline) {
+  constexpr int kSpins = 200;
+  if (polls < kSpins) {
+    Clock::Relax();
+    return true;
+  }
+  if (Clock::now() > deadline) return false;
+  Clock::Sleep(std::chrono::microseconds(10));
+  return true;
+}
+
 // Waits until `event` has occurred. Meanwhile it calls `watch`. Fails if the GPU or `watch` fails.
 // At the deadline returns kDeadlineExceeded with the message that `late` returns.
 template <typename Late, typename Watch>
 Status AwaitEvent(Gpu* gpu, GpuEvent event, TimePoint deadline, const Late& late,
                   const Watch& watch) {
-  constexpr auto kNap = std::chrono::microseconds(10);
-  constexpr int kSpins = 200;
-  for (int looks = 0;; ++looks) {
+  for (int polls = 0;; ++polls) {
     bool ended = false;
     Status status = gpu->Query(event, &ended);
     if (!status.ok() || ended) return status;
     status = watch();
     if (!status.ok()) return status;
-    if (looks < kSpins) {
-      Clock::Relax();
-    } else if (Clock::now() > deadline) {
-      return Status(Code::kDeadlineExceeded, late());
-    } else {
-      Clock::Sleep(kNap);
-    }
+    if (!PauseBetweenPolls(polls, deadline)) return Status(Code::kDeadlineExceeded, late());
   }
 }
 

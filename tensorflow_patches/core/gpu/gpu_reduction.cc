@@ -102,7 +102,7 @@ Status GpuReduction::ShareBuffers(Gpu* own, TimePoint deadline, std::string* rea
   if (!status.ok() || (buffers == nullptr && why.empty())) return status;
   if (buffers != nullptr) why = staged_.Share(std::move(buffers), own).message();
   bool all = false;
-  status = Agree(why.empty(), &all, deadline);
+  status = IsTrueOnAllRanks(transport_, why.empty(), deadline, &all);
   if (!status.ok() || all) return status;
   staged_.Unshare();
   *reason +=
@@ -134,7 +134,7 @@ Status GpuReduction::Gather(const DeviceFacts& own, std::vector<DeviceFacts>* al
   record.shares_gpu = own.shares_gpu ? 1 : 0;
   record.cuda_aware = own.cuda_aware ? 1 : 0;
   record.nccl_version = own.nccl_version;
-  record.node = transport_->topology().node_first;
+  record.node = transport_->topology().node_leader;
   const auto size = static_cast<size_t>(transport_->topology().size);
   std::vector<Record> records(size);
   TFMPI_RETURN_IF_NOT_OK(transport_->Allgather(
@@ -171,11 +171,11 @@ Status GpuReduction::MakeDirect(DeviceWay way, const GpuMemory& own, bool shares
     status = direct_->Prepare();
   }
   bool all = false;
-  const Status agreed = Agree(status.ok(), &all, deadline);
+  const Status agreed = IsTrueOnAllRanks(transport_, status.ok(), deadline, &all);
   if (!agreed.ok() || all) return agreed;
   *why_not = ": " + (status.ok() ? "another rank could not prepare it" : status.message());
   if (direct_ != nullptr) direct_->Close();
-  const Status ended = Agree(true, &all, deadline);
+  const Status ended = IsTrueOnAllRanks(transport_, true, deadline, &all);
   if (direct_ != nullptr && ended.ok()) direct_->Closed();
   direct_ = nullptr;
   return ended;
@@ -202,7 +202,7 @@ Status GpuReduction::MakeNccl(const GpuMemory& own, bool in_node, bool shares, T
   options.deadline = deadline;
   options.max_ctas = shares ? kSharedCtas : 0;
   // One rank of the group creates the id.
-  const int first = in_node ? topology.node_first : 0;
+  const int first = in_node ? topology.node_leader : 0;
   Status failed;
   if (topology.rank == first) failed = NewNcclId(nccl_, &options.id);
   TFMPI_RETURN_IF_NOT_OK(
@@ -217,19 +217,11 @@ Status GpuReduction::Drain(TimePoint deadline) {
   const Status own = direct_->Drain(deadline);
   if (own.ok()) direct_->Close();
   bool all = false;
-  const Status agreed = Agree(own.ok(), &all, deadline);
+  const Status agreed = IsTrueOnAllRanks(transport_, own.ok(), deadline, &all);
   if (!own.ok()) return own;
   if (agreed.ok() && all) direct_->Closed();
   if (!agreed.ok() || all) return agreed;
   return Status(Code::kUnavailable, "a reduction on another rank's GPU has not ended");
-}
-
-Status GpuReduction::Agree(bool own, bool* all, TimePoint deadline) {
-  float answer = own ? 1 : 0;
-  const Status status =
-      transport_->Allreduce(&answer, &answer, {1, DataType::kFloat32, ReduceOp::kMin, 1}, deadline);
-  *all = answer == 1;
-  return status;
 }
 
 }  // namespace tfmpi

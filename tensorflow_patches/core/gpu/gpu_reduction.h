@@ -64,8 +64,6 @@ class GpuReduction {
   Status ShareBuffers(Gpu* own, TimePoint deadline, std::string* reason);
   Status MakeHierarchical(const GpuMemory& own, bool shares, TimePoint deadline,
                           std::unique_ptr<DeviceCollectives>* made);
-  // Sets `all` to whether `own` is true on all ranks.
-  Status Agree(bool own, bool* all, TimePoint deadline);
 
   Transport* const transport_;
   const GpuOptions options_;

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kPage = BlockCache::kAlignment;  // a large page
 // A smaller block would waste too much of its last large page.
 constexpr size_t kMinLarge = 2 * kPage;
-constexpr size_t kSmallUnit = size_t{64} << 10;
+constexpr size_t kSmallUnit = size_t{64} << 10;  // smaller blocks are rounded up to this
 
 size_t RoundedTo(size_t unit, size_t bytes) { return (bytes + unit - 1) / unit * unit; }
 size_t Rounded(size_t bytes) { return RoundedTo(bytes >= kMinLarge ? kPage : kSmallUnit, bytes); }
@@ -22,7 +22,8 @@ size_t Rounded(size_t bytes) { return RoundedTo(bytes >= kMinLarge ? kPage : kSm
 // How many mappings all blocks may use, of the 65,530 that the kernel allows a process.
 constexpr size_t kMaxMappings = size_t{1} << 14;
 
-// `bytes` must be a multiple of the page size. Null if there is no memory.
+// Aligned to kPage. `bytes` must be a multiple of the system's page size. Null if there is no
+// memory.
 char* Map(size_t bytes) {
   void* const all =
       mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -46,6 +47,7 @@ void* BlockCache::Allocate(size_t bytes, TimePoint now) {
   while (!waiting_.empty() && now - waiting_.front().since > kLongestWait) Unmap(waiting_.begin());
   char* block = TakeWaiting(whole);
   if (block == nullptr) {
+    // Beyond this limit the block gets pages of waiting blocks, and these are unmapped.
     size_t max_total = std::max(max_in_use_, bytes_in_use_ + whole);
     max_total += std::min(max_total / 2, max_spare_);
     const size_t new_bytes = std::min(whole, max_total - bytes_in_use_ - bytes_waiting_);

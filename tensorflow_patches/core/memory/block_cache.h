@@ -2,10 +2,10 @@
 //
 // glibc returns a large block to the kernel when it is freed, and gets a new one, zeroed page by
 // page, for the next step. For 100 MB of gradients that takes longer than averaging them. Here a
-// freed block waits to be reused; from 4 MB on it consists of large pages. The total size is
-// limited (kMaxSpare): if no waiting block has the requested size, and there is no room for
-// another, the pages of waiting blocks are moved to a new large block (mremap), so the kernel need
-// not zero any. Blocks that have waited long are unmapped by the next Allocate.
+// freed block waits to be reused; from 4 MB on it has large pages, if the kernel has any. The total
+// size is limited (kMaxSpare): if no waiting block has about the requested size, and there is no
+// room for another, the pages of waiting blocks are moved to a new large block (mremap), so the
+// kernel need not zero any. Blocks that have waited long are unmapped by the next Allocate.
 //
 // Any thread. Owns all blocks; those that are not freed stay until the process ends.
 
@@ -42,8 +42,8 @@ class BlockCache {
   // False if `block` is not from this cache.
   bool Free(void* block, TimePoint now);
 
-  // Called around a fork, on the thread that forks, so that the child's cache is intact and
-  // unlocked.
+  // Called around a fork, on the thread that forks, AfterFork in both processes, so that the
+  // child's cache is intact and unlocked.
   void BeforeFork() { mutex_.lock(); }
   void AfterFork() { mutex_.unlock(); }
 

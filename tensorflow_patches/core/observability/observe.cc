@@ -27,8 +27,8 @@ int64_t SteadyNanoseconds() {
       .count();
 }
 
-// Receives the next message from any rank. Sleeps meanwhile: on a busy core, a process that polls
-// is preempted for milliseconds at a time, but a process that was asleep is not.
+// Receives the only message that any rank may send now. Sleeps meanwhile: on a busy core, a process
+// that polls is preempted for milliseconds at a time, but a process that was asleep is not.
 Status AwaitMessage(Transport* transport, TimePoint deadline, std::string* bytes) {
   std::vector<ControlMessage> inbox;
   while (true) {
@@ -46,7 +46,7 @@ Status AwaitMessage(Transport* transport, TimePoint deadline, std::string* bytes
 constexpr char kQuestion[] = "?";
 constexpr char kEnough[] = ".";
 
-// On rank 0: exchanges messages with `peer` until a round trip is quick.
+// On rank 0: exchanges messages with `peer` until a round trip is quick, at most kMaxPings times.
 Status Ping(Transport* transport, int peer, const std::function<int64_t()>& now, TimePoint deadline,
             int64_t* offset) {
   int64_t quickest = INT64_MAX;
@@ -89,7 +89,7 @@ std::string HostName() {
 }
 
 RankEvents OwnEvents(const Topology& topology, const Observation& observation) {
-  return {topology.rank, HostName(), observation.clock_offset, TakeEvents()};
+  return {topology.rank, HostName(), observation.clock_offset, CopyEvents()};
 }
 
 Status GatherTimeline(Transport* transport, const Observation& observation, TimePoint deadline) {

@@ -13,8 +13,8 @@ constexpr size_t kMaxNames = size_t{1} << 16;
 
 }  // namespace
 
-// How long some gradient was outstanding until `time`, which must not be before the current
-// interval.
+// How long some gradient was outstanding until `time`, but at least until the current interval
+// began.
 Clock::duration CommunicationStats::Busy(TimePoint time) const {
   const TimePoint until = outstanding_ > 0 ? time : std::min(time, busy_until_);
   return busy_before_ + std::max(until - busy_since_, Clock::duration::zero());

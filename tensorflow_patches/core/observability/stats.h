@@ -35,7 +35,7 @@ struct RankStats {
   double exposed = 0;  // some gradient outstanding, and no more to come in this step
   double hidden = 0;   // some gradient outstanding while others of the step were still computed
   double wait = 0;     // sum over gradients' requests, from submission until all ranks agreed
-  double pack = 0, reduce = 0, unpack = 0, apply = 0;  // SecondsIn the stages of timeline.h
+  double pack = 0, reduce = 0, unpack = 0, apply = 0;  // in these stages (timeline.h)
 };
 
 // On rank 0, for each rank: how often it was the last to be ready, and how long others waited for

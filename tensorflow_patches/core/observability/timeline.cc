@@ -27,7 +27,7 @@ constexpr size_t kMaxBlocks = kMaxEvents / kBlockEvents;
 // After this many new names, those that no kept event uses are dropped.
 constexpr uint32_t kMaxNewNames = 1 << 15;
 
-// The events of one thread. Besides that thread only TakeEvents, DropOldest and DropNames take the
+// The events of one thread. Besides that thread only CopyEvents, DropOldest and DropNames take the
 // lock, so it is usually free. If both are needed, the recorder's lock is taken first.
 struct Buffer {
   std::mutex mutex;
@@ -112,7 +112,7 @@ uint32_t NumberOf(std::string_view name) {
   return it->second;
 }
 
-// Requires the recorder's lock, when the number of blocks is at its limit. Drops the oldest block.
+// Requires the recorder's lock. Drops the oldest block; called when there are kMaxBlocks.
 void DropOldest(Recorder* recorder) {
   Buffer* oldest = nullptr;
   int64_t first = INT64_MAX;
@@ -208,7 +208,7 @@ void Span::End() {
   Keep(event_);
 }
 
-Events TakeEvents() {
+Events CopyEvents() {
   Recorder& recorder = GetRecorder();
   std::lock_guard<std::mutex> lock(recorder.mutex);
   Events events;

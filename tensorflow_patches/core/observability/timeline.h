@@ -48,14 +48,14 @@ struct Event {
   int64_t start = 0;  // ns of the steady clock
   int64_t end = 0;
   uint64_t bytes = 0;
-  uint32_t name = 0;   // index into Events::names; the recorder's number before TakeEvents
+  uint32_t name = 0;   // index into Events::names; the recorder's number before CopyEvents
   uint32_t group = 0;  // kResponse, kWait: the response's number, from 1. kSubmit: 1 for a gradient
   Stage stage = Stage::kSubmit;
 };
 
 struct ThreadEvents {
   std::string name;
-  std::vector<Event> events;  // in the order of their ends
+  std::vector<Event> events;  // in the order of recording; only kWaits are recorded after their end
 };
 
 // Everything that one process has recorded.
@@ -76,9 +76,9 @@ void Record(Stage stage, std::string_view name, uint64_t bytes, uint32_t group, 
 // kept event uses may have been dropped.
 void RecordParts(std::string_view name, const std::vector<std::string>& parts);
 
-// A copy of everything recorded so far.
-Events TakeEvents();
-// Seconds spent in a stage so far, over all threads.
+// A copy of everything recorded so far and not dropped.
+Events CopyEvents();
+// Seconds spent in a stage so far, over all threads; 0 unless kRecordTotals is set.
 double SecondsIn(Stage stage);
 
 // At most this many events are kept per process, the latest ones (10 MB).

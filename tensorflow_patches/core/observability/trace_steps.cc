@@ -30,7 +30,8 @@ std::vector<Step> FindSteps(const Events& events) {
       steps.push_back({time, time, time, time, time, 0});
     }
     steps.back().last_submit = time;
-    ++steps.back().gradients;
+    const auto parts = events.parts.find(name);
+    steps.back().gradients += parts != events.parts.end() ? parts->second.size() : 1;
   }
   if (steps.empty()) return steps;
   // The step of an event that begins at `time`: a step lasts until the next one's first submission.

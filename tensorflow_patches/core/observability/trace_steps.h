@@ -16,9 +16,9 @@ struct Step {
   int64_t last_submit = 0;    // the end of the backward pass
   int64_t last_response = 0;  // the end of the last response to its gradients
   int64_t end = 0;            // the end of its last response or stock kernel, cut at the next step
-  int gradients = 0;          // requests
+  size_t gradients = 0;       // tensors: a request may have several
 };
-// A step ends when a gradient is submitted again.
+// A step begins when a gradient is submitted that the current step already has.
 std::vector<Step> FindSteps(const Events& events);
 
 }  // namespace tfmpi

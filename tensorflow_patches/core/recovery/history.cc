@@ -27,7 +27,7 @@ void History::Restart() {
 }
 
 // Reuses memory, since new memory from the kernel costs page faults.
-Result History::Take(size_t bytes) {
+Result History::NewResult(size_t bytes) {
   constexpr size_t kSlack = 4;  // a small result does not keep the memory of a large one
   Result result;
   if (spare_.bytes >= bytes && spare_.bytes / kSlack <= bytes) {

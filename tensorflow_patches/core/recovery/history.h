@@ -2,9 +2,9 @@
 // had not executed them yet when another rank died.
 //
 // A unit is one response, or the other entries of a response list. All ranks execute the same units
-// in the same order, so a number says how far a rank is. If an operation to which every rank
-// contributes has completed, all ranks have executed all units before it, which are then deleted.
-// Communication thread only.
+// in the same order, so a number says how far a rank is. When an allreduce with data has completed
+// here, every rank has started it (which other operations do not prove), and so has executed all
+// units before it, which are then deleted. Communication thread only.
 
 #ifndef TFMPI_CORE_RECOVERY_HISTORY_H_
 #define TFMPI_CORE_RECOVERY_HISTORY_H_
@@ -40,12 +40,12 @@ class History {
   // `proves_all_started`: whether the unit's completion proves that every rank has started it, and
   // so has executed all units before it.
   void Add(Unit unit, bool proves_all_started);
-  // Deletes all units: every rank has executed them.
+  // Deletes all units. Only if every rank has executed them, or in Restart.
   void Forget();
   // For a new group, in which nothing has been executed.
   void Restart();
   // Memory for a result: that of a deleted unit, if it fits.
-  Result Take(size_t bytes);
+  Result NewResult(size_t bytes);
 
   // The units after `number`, which must not be before first(), as bytes; and the reverse, which
   // returns false if the bytes are invalid.

@@ -48,14 +48,10 @@ Status RecoverableReduction::TrimHistory(TimePoint deadline) {
     return Status();
   }
   // Every rank takes part in this allreduce, so after it all ranks have executed all units so far.
-  auto one = std::make_unique<int64_t>(1);  // on the heap, for KeepUntilExit
-  const Status status = transport_->Allreduce(one.get(), one.get(),
-                                              {1, DataType::kInt64, ReduceOp::kSum, 1}, deadline);
-  if (status.ok()) {
-    history_.Forget();
-  } else {
-    KeepUntilExit(std::move(one));
-  }
+  int64_t one = 1;
+  const Status status =
+      transport_->Allreduce(&one, &one, {1, DataType::kInt64, ReduceOp::kSum, 1}, deadline);
+  if (status.ok()) history_.Forget();
   return status;
 }
 
@@ -83,6 +79,7 @@ Status RecoverableReduction::Collect(const Response& response,
 
 Status RecoverableReduction::Factors(const std::vector<FusionEntry>& entries, int contributors,
                                      TimePoint deadline, std::vector<double>* factors) {
+  // The average is later divided by `contributors`; the factors make that the sum of the weights.
   // The sum of correct weights differs from `contributors` by rounding errors only; then the
   // factor stays 1, and the average keeps every bit.
   constexpr double kWeightTolerance = 1e-5;
@@ -119,7 +116,7 @@ Status RecoverableReduction::Allreduce(const std::vector<FusionEntry>& entries, 
   if (bytes == 0) return Status();
   std::vector<double> factors;
   TFMPI_RETURN_IF_NOT_OK(Factors(entries, contributors, deadline, &factors));
-  *result = history_.Take(bytes);
+  *result = history_.NewResult(bytes);
   char* const buffer = result->memory.get();
   Fusion::PackAll(entries, buffer, bytes, factors.data());
   const Signature& first = entries.front().signature;
@@ -139,7 +136,7 @@ Status RecoverableReduction::Gather(const FusionEntry& entry, const Response& re
   RowAccess* const access = entry.request != nullptr ? entry.request->rows : nullptr;
   std::vector<double> factors;
   TFMPI_RETURN_IF_NOT_OK(Factors({entry}, response.contributors, deadline, &factors));
-  *result = history_.Take(std::accumulate(bytes.begin(), bytes.end(), size_t{0}));
+  *result = history_.NewResult(std::accumulate(bytes.begin(), bytes.end(), size_t{0}));
   char* const all = result->memory.get();
   const void* own = entry.request != nullptr ? entry.request->input : nullptr;
   if (access != nullptr) {
@@ -159,7 +156,7 @@ Status RecoverableReduction::Broadcast(const FusionEntry& entry, TimePoint deadl
   const Signature& signature = entry.signature;
   const size_t bytes = Count(signature) * SizeOf(signature.dtype);
   if (bytes == 0) return Status();
-  *result = history_.Take(bytes);
+  *result = history_.NewResult(bytes);
   if (transport_->topology().rank == signature.root && entry.request != nullptr) {
     std::memcpy(result->memory.get(), entry.request->output, bytes);
   }

@@ -25,15 +25,16 @@ class RecoverableReduction {
   // What has been executed in this group.
   History* history() { return &history_; }
 
-  // From now on divides an average by the sum of the ranks' weights, which no longer add up to the
-  // number of ranks: they may have been computed for a larger group. Call it on all ranks at the
-  // same unit.
+  // From now on divides an average of gradients by the sum of the ranks' weights, which may no
+  // longer add up to the number of ranks: they may have been computed for a larger group. Call it
+  // on all ranks before the same unit.
   void DivideByWeights() { divides_by_weights_ = true; }
 
   // Writes the result to the memory of this rank's requests, and to the history.
   Status Execute(const Response& response, const std::vector<FusionEntry>& entries,
                  TimePoint deadline);
-  // Call it after each unit. All ranks have the same history, so all trim it at the same unit.
+  // Call it after each response. If the history is too long, waits for all ranks and deletes it.
+  // All ranks have the same history, so all do this after the same response.
   Status TrimHistory(TimePoint deadline);
   // Writes a result to the memory of this rank's requests. `rank`: this rank in the group that
   // computed the result. `collected_here`: Execute has computed it on this rank.

@@ -21,7 +21,7 @@ struct Report {
   int former_rank = 0;         // in the last group that the engine ran in
   uint64_t done = 0;           // units executed there: History::done
   uint64_t first = 0;          // History::first
-  std::vector<int32_t> roots;  // former ranks from which it expects a broadcast
+  std::vector<int32_t> roots;  // the roots of its pending broadcasts, as former ranks
   std::string needs_all;       // ScriptState::needs_all
 };
 

@@ -27,50 +27,50 @@ class SwitchableTransport : public Transport {
   void SwitchTo(std::unique_ptr<Transport> next) {
     Transport* const raw = next.get();
     Keep(std::move(next));
-    now_.store(raw, std::memory_order_release);
+    current_.store(raw, std::memory_order_release);
     raw->Wake();  // another thread may just have called Wake of the former transport
   }
   // Keeps a transport that will not be used, because its group has failed or the engine ends.
   void Keep(std::unique_ptr<Transport> transport) { all_.push_back(std::move(transport)); }
 
-  const Topology& topology() const override { return now()->topology(); }
-  std::string description() const override { return now()->description(); }
-  Status Send(int peer, const std::string& bytes) override { return now()->Send(peer, bytes); }
-  Status Receive(std::vector<ControlMessage>* inbox) override { return now()->Receive(inbox); }
-  ControlLinks links() const override { return now()->links(); }
-  Status Flush(TimePoint deadline) override { return now()->Flush(deadline); }
+  const Topology& topology() const override { return current()->topology(); }
+  std::string description() const override { return current()->description(); }
+  Status Send(int peer, const std::string& bytes) override { return current()->Send(peer, bytes); }
+  Status Receive(std::vector<ControlMessage>* inbox) override { return current()->Receive(inbox); }
+  ControlLinks links() const override { return current()->links(); }
+  Status Flush(TimePoint deadline) override { return current()->Flush(deadline); }
   void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) override {
-    now()->Wait(limit, expecting, ready);
+    current()->Wait(limit, expecting, ready);
   }
-  bool MayPoll() const override { return now()->MayPoll(); }
-  void Wake() override { now()->Wake(); }
-  void WakePeers() override { now()->WakePeers(); }
+  bool MayPoll() const override { return current()->MayPoll(); }
+  void Wake() override { current()->Wake(); }
+  void WakePeers() override { current()->WakePeers(); }
   Status Allreduce(const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline) override {
-    return now()->Allreduce(in, out, reduction, deadline);
+    return current()->Allreduce(in, out, reduction, deadline);
   }
   Status PlainAllreduce(const void* in, void* out, const Reduction& reduction,
                         TimePoint deadline) override {
-    return now()->PlainAllreduce(in, out, reduction, deadline);
+    return current()->PlainAllreduce(in, out, reduction, deadline);
   }
   Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
                    TimePoint deadline) override {
-    return now()->Allgather(in, out, bytes, deadline);
+    return current()->Allgather(in, out, bytes, deadline);
   }
   Status SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes, RowAccess* access,
                          TimePoint deadline) override {
-    return now()->SparseAllgather(rows, row_bytes, access, deadline);
+    return current()->SparseAllgather(rows, row_bytes, access, deadline);
   }
   Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
-    return now()->Broadcast(data, bytes, root, deadline);
+    return current()->Broadcast(data, bytes, root, deadline);
   }
-  Membership* membership() override { return now()->membership(); }
-  Status Finalize() override { return now()->Finalize(); }
+  Membership* membership() override { return current()->membership(); }
+  Status Finalize() override { return current()->Finalize(); }
 
  private:
-  Transport* now() const { return now_.load(std::memory_order_acquire); }
+  Transport* current() const { return current_.load(std::memory_order_acquire); }
 
-  std::atomic<Transport*> now_{nullptr};
+  std::atomic<Transport*> current_{nullptr};
   std::vector<std::unique_ptr<Transport>> all_;
 };
 

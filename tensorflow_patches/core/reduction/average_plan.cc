@@ -79,7 +79,7 @@ std::vector<Request> AveragePlan::Requests(const std::vector<Request::Buffers>& 
     request.name = entry.name;
     request.signature = entry.signature;
     request.scale = weight.value;
-    request.memory.scale = weight.on_gpu;
+    request.memory.weight_on_gpu = weight.on_gpu;
     if (entry.tensors.size() == 1) {
       request.input = buffers[entry.tensors[0]].input;
       request.output = buffers[entry.tensors[0]].output;

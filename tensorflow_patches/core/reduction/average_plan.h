@@ -15,7 +15,7 @@ namespace tfmpi {
 class AveragePlan {
  public:
   // `names`, `dtypes` and `shapes` by tensor; the names are distinct. A request of several tensors
-  // has at most `threshold` bytes on the wire.
+  // has at most `threshold` bytes on the wire, padding included.
   AveragePlan(const std::vector<std::string>& names, const std::vector<DataType>& dtypes,
               std::vector<Shape> shapes, size_t threshold);
 
@@ -26,7 +26,7 @@ class AveragePlan {
     std::string name;
     Signature signature;
     std::vector<size_t> tensors;  // their indices
-    std::vector<size_t> starts;   // by tensor, if there are several: its first element
+    std::vector<size_t> starts;   // by tensor, if there are several: where its elements begin
   };
   const std::vector<Entry>& entries() const { return entries_; }
 

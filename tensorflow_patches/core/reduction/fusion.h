@@ -36,7 +36,7 @@ class Fusion {
   Status CheckGpus(TimePoint now) { return gpus_.Check(now); }
   // Call it after a failure, so that no stream waits forever.
   void AbortGpus() { gpus_.Abort(); }
-  // Called by all ranks before they end together: waits for that work.
+  // Called by all ranks before they end together: waits for the GPU work that is left.
   Status DrainGpus(TimePoint deadline) { return gpus_.Drain(deadline); }
 
   // Copies the entries, one after another, in wire form, to or from `wire`, of `bytes` in total.

@@ -44,11 +44,11 @@ void AddRow(const RowFormat& format, const char* from, char* to) {
 }  // namespace
 
 std::vector<Repeat> FindRepeats(const std::vector<int64_t>& indices) {
-  // Open addressing, between an eighth and a quarter full: a slot that is taken costs a branch
-  // that no processor predicts.
+  // Open addressing, at most a quarter full: a slot that is taken costs a branch that no processor
+  // predicts.
   int bits = 4;
   while ((size_t{1} << bits) < 4 * indices.size()) ++bits;
-  // Kept between calls: when so much is freed, glibc consolidates the whole heap.
+  // Kept between calls, up to kMaxKept: when so much is freed, glibc consolidates the whole heap.
   thread_local std::vector<int32_t> firsts;
   firsts.assign(size_t{1} << bits, -1);
   std::vector<Repeat> repeats;
@@ -160,7 +160,8 @@ bool GatheredRows::AreIdentical() const {
   int identical = 0;
   for (size_t rank = 0; rank + 1 < starts_.size(); ++rank) {
     const size_t theirs = starts_[rank + 1] - starts_[rank];
-    if (theirs == 0 && rows != 0) continue;  // it has joined; if not, the counts below differ
+    // It does not take part; if it does, `identical` is too small in the end.
+    if (theirs == 0 && rows != 0) continue;
     if (theirs != rows ||
         std::memcmp(indices_.data() + starts_[rank], own_.indices().data(),
                     rows * sizeof(int64_t)) != 0 ||

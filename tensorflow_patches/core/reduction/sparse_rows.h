@@ -32,8 +32,8 @@ struct RowFormat {
 
 // How to handle rows with the same index. kSum: as one row, their sum. kKeep: the rows of all ranks
 // one after another, in rank order, for anything that is not a sum of rows, such as a norm or the
-// squares of each row. kKeepUnlessIdentical: like kKeep, but if the rows of all ranks are bitwise
-// identical, the ranks have had the same data and count as one process: the rows occur once.
+// squares of each row. kKeepUnlessIdentical: like kKeep, but if the rows of all contributing ranks
+// are bitwise identical, these have had the same data and count as one process: rows occur once.
 enum class Duplicates { kSum, kKeep, kKeepUnlessIdentical };
 
 // A row whose index occurs in an earlier row.
@@ -90,21 +90,21 @@ class OwnRows {
 // rank's weight and by 1/contributors, so that their sum is an average.
 class GatheredRows : public RowAccess {
  public:
-  // Called on the communication thread: returns memory for `rows` rows in wire form, which outlives
-  // the sum; null if there is none.
+  // Called on the communication thread, again if the request is repeated after a death: returns
+  // memory for `rows` rows in wire form, for as long as rows() is used; null if there is none.
   using Allocate = std::function<char*(size_t rows)>;
 
   GatheredRows(const RowFormat& format, OwnRows own, int rank, Allocate allocate)
       : format_(format), own_(std::move(own)), rank_(rank), allocate_(std::move(allocate)) {}
 
   const OwnRows& own() const { return own_; }
-  // False after a request that ended with ok: there were more rows than its limit.
+  // Whether Begin was called. Not if a request ended with ok because of its row limit.
   bool gathered() const { return gathered_; }
   // False: the allocation failed.
   bool has_memory() const { return rows_ != nullptr; }
 
-  // Call it after the request has ended with ok, if has_memory(), on any thread. Sums the rows of
-  // each index, in rank order, into the first of them and fills the gaps with the last rows. If
+  // Call it once after the request has ended with ok, if has_memory(), on any thread. Sums the rows
+  // of each index, in rank order, into the first of them and fills the gaps with the last rows. If
   // every row is kept, it only applies kKeepUnlessIdentical. Returns the number of rows.
   size_t Sum();
   // The indices of the rows, in order, the same on all ranks.

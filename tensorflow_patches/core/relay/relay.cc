@@ -75,9 +75,9 @@ bool Decode(const std::string& bytes, int size, std::vector<Announcement>* annou
   return reader.Finished();
 }
 
-void Relay::Take(Announcement announcement, TimePoint now) {
+void Relay::Add(Announcement announcement, TimePoint now) {
   if (announcement.list.empty()) return;
-  if (options_.of_all_ranks && IsOnlyReady(announcement.list)) return TakeReady(announcement, now);
+  if (options_.of_all_ranks && IsOnlyReady(announcement.list)) return AddReady(announcement, now);
   PassAll();
   for (const int rank : announcement.ranks.ranks()) {
     const bool quiet = !announcement.list.wait_state.empty() &&
@@ -90,7 +90,7 @@ void Relay::Take(Announcement announcement, TimePoint now) {
   open_.clear();
 }
 
-void Relay::TakeReady(const Announcement& announcement, TimePoint now) {
+void Relay::AddReady(const Announcement& announcement, TimePoint now) {
   if (quiet_.Intersects(announcement.ranks)) {
     for (const int rank : announcement.ranks.ranks()) quiet_.Remove(rank);
   }
@@ -120,11 +120,13 @@ void Relay::Announce(std::map<Key, Name>* names, const Key& key, const RankSet& 
           ? options_.of_all_ranks(list.ready.empty() ? list.gathers.front().id : list.ready.front())
           : list.requests.front().signature.members == nullptr;
   if (!of_all) {
-    open_.clear();  // the name may be announced again before it is answered
+    // A rank announces a name again, maybe by its number, once an error has answered it early
+    // (PendingRequests::Announce). The two announcements must not share a list.
+    open_.clear();
     return Emit({ranks, std::move(list)});
   }
   Name* name = &(*names)[key];
-  if (name->kept.Intersects(ranks)) {  // announced again before it was answered
+  if (name->kept.Intersects(ranks)) {  // announced again, as above
     PassAll();
     open_.clear();
   }
@@ -144,8 +146,8 @@ void Relay::Keep(Name* name, const RankSet& ranks, ReadyList list, TimePoint now
   name->parts.push_back({ranks, std::move(list)});
 }
 
-// A rank that is quiet now may have announced this name earlier. The name is then forwarded too
-// soon, which costs only a message.
+// A rank that is quiet now may have announced this name earlier, and is then counted twice: the
+// name is forwarded too soon, which costs only a message.
 bool Relay::IsComplete(const Name& name) const {
   return name.passed.size() + name.kept.size() + joined_.size() + quiet_.size() >= num_below_;
 }

@@ -43,19 +43,19 @@ struct RelayOptions {
 
 class Relay {
  public:
-  // `below`: the ranks whose announcements it forwards, this one included.
+  // `below`: this rank and all ranks below it, whose announcements it forwards.
   Relay(const std::vector<int>& below, RelayOptions options)
       : num_below_(static_cast<int>(below.size())), options_(std::move(options)) {}
 
   // An announcement of this rank, or one that a child has sent.
-  void Take(Announcement announcement, TimePoint now);
+  void Add(Announcement announcement, TimePoint now);
   // Call it when an error has answered a name on all ranks: its earlier announcements do not count
-  // when it is announced again.
+  // when it is announced again. Forgets those of all names: others are then held for `patience`.
   void ForgetPassed();
   // The announcements to forward now, in order.
   std::vector<Announcement> TakeDue(TimePoint now);
   bool has_due() const { return !due_.empty(); }
-  // Whether something is held back; TakeDue must be called again after `patience`.
+  // Whether something is held back; then TakeDue must be called again after `patience`.
   bool holds_back() const { return kept_ != 0; }
   // Whether all of these ranks have joined.
   bool HaveJoined(const std::vector<int>& ranks) const;
@@ -68,7 +68,7 @@ class Relay {
     std::vector<Announcement> parts;  // one for each different entry, such as a number of rows
   };
 
-  void TakeReady(const Announcement& announcement, TimePoint now);
+  void AddReady(const Announcement& announcement, TimePoint now);
   void Keep(Name* name, const RankSet& ranks, ReadyList list, TimePoint now);
   template <typename Key>
   void Announce(std::map<Key, Name>* names, const Key& key, const RankSet& ranks, ReadyList list,
@@ -85,7 +85,7 @@ class Relay {
   int kept_ = 0;     // names with parts
   TimePoint since_;  // when the first of them was kept
   RankSet joined_;
-  RankSet quiet_;  // the others average gradients without them (WaitState::has_no_gradients)
+  RankSet quiet_;  // those that have no gradients for now (WaitState::has_no_gradients)
   std::vector<Announcement> due_;
   // For a set of ranks, the index in due_ of its last announcement, if entries may be added to it.
   std::map<std::vector<RankSet::Run>, size_t> open_;

@@ -7,7 +7,7 @@
 
 namespace tfmpi {
 
-// A tensor, or several that share a request. `request` is null on a rank that does not take part:
+// One request: a tensor, or several. `request` is null on a rank that does not take part:
 // it contributes nothing (the op's neutral element, no rows) and drops the result. Both outlive the
 // execution of the response.
 struct FusionEntry {

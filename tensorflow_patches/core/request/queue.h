@@ -1,8 +1,7 @@
 // The queue from other threads to the communication thread: new requests, withdrawals, posts, and
 // whether to join, leave or stop.
 //
-// Push from any thread; Drain on the communication thread. Owns its contents until drained. Calls
-// nothing while the lock is held.
+// Any thread, but Drain and Close on the communication thread. Owns its contents until drained.
 
 #ifndef TFMPI_CORE_REQUEST_QUEUE_H_
 #define TFMPI_CORE_REQUEST_QUEUE_H_
@@ -19,7 +18,7 @@
 
 namespace tfmpi {
 
-// Identifies one submission for the lifetime of the engine.
+// Identifies one submission for the lifetime of the engine; 0: none.
 using Ticket = uint64_t;
 
 struct Submission {
@@ -43,7 +42,7 @@ struct Drained {
 class Queue {
  public:
   // `wake` ends the communication thread's sleep. Called by the thread that pushes, with no lock
-  // held, and never after Close.
+  // held, and never after Close has returned.
   explicit Queue(std::function<void()> wake) : wake_(std::move(wake)) {}
 
   // Appends a ticket per request, unless `tickets` is null. After AskToJoin or Close it leaves
@@ -83,14 +82,14 @@ class Queue {
   bool stop_asked() const { return stop_asked_; }
   bool end_asked() const { return join_asked_ || leave_asked_ || stop_asked_; }
 
-  // Rejects everything from now on. What the queue contains can still be drained.
+  // Ignores everything from now on; Push returns false. The contents can still be drained.
   void Close() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       closed_ = true;
     }
     while (wakers_.load() != 0)
-      std::this_thread::yield();  // they hold no lock and wait for nothing
+      std::this_thread::yield();  // the threads in wake_, which hold no lock and do not wait
   }
 
   // Replaces the contents of `drained`, whose memory is reused.
@@ -113,17 +112,16 @@ class Queue {
   }
 
   template <typename Body>
-  bool Change(const Body& body) {
+  void Change(const Body& body) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      if (closed_) return false;
+      if (closed_) return;
       body();
       has_work_ = true;
       wakers_.fetch_add(1);
     }
     wake_();
     wakers_.fetch_sub(1);
-    return true;
   }
 
   const std::function<void()> wake_;

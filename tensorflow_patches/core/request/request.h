@@ -44,13 +44,13 @@ struct Signature {
   int64_t row_limit = -1;
   // SparseAllgather only: each rank's rows are sent unchanged, including duplicates.
   bool every_row = false;
-  // Allreduce and broadcast: the data is in GPU memory and is sent in chunks; all ranks split it
-  // into the same chunks.
+  // Allreduce and broadcast: the data is in GPU memory, on all ranks, which move it the same way.
   bool on_gpu = false;
   // Allreduce only: each rank may give its data a weight of its own (Request::scale).
   bool weighted = false;
-  // The ranks that take part, in ascending order; null: all. The others neither submit it nor wait
-  // for it, and contribute the op's neutral element, such as zeros to a sum.
+  // The ranks that take part, in ascending order; null: all. The scripts of the others neither
+  // submit it nor wait for it; their engines contribute the op's neutral element, such as zeros to
+  // a sum.
   std::shared_ptr<const Members> members = nullptr;
   // Allreduce only: null for one tensor. Otherwise `shape` is the total number of elements, where
   // each part takes PaddedElements. Shared, and compared by address first.
@@ -74,7 +74,7 @@ struct Signature {
 std::string Describe(const Signature& signature);
 // "[3, 4]"
 std::string Describe(const Shape& shape);
-// The size of the request's data in memory: all parts, and the extra bytes of rows.
+// The size of the request's data in memory, with the padding of parts and the extra bytes of rows.
 inline uint64_t Bytes(const Signature& signature) {
   const int64_t rows = signature.shape.empty() ? 0 : signature.shape[0];
   return static_cast<uint64_t>(NumElements(signature.shape)) * SizeOf(signature.dtype) +
@@ -85,6 +85,7 @@ size_t RowBytes(const Signature& signature);
 // SparseAllgather: whether no data moves, because the ranks have more rows in total than
 // `row_limit`. All ranks know all row counts, so all decide the same.
 bool IsBeyondLimit(const Signature& signature, const std::vector<int64_t>& rows);
+// The number of tensors.
 inline size_t Tensors(const Signature& signature) {
   return signature.parts != nullptr ? signature.parts->names.size() : 1;
 }
@@ -92,7 +93,8 @@ inline size_t Tensors(const Signature& signature) {
 inline bool IsAverage(const Signature& signature) {
   return signature.kind == OpKind::kAllreduce && signature.op == ReduceOp::kAverage;
 }
-// Whether this averages a gradient. Such a request appears as one in traces and statistics, and may
+// Whether this averages a gradient. The script's own averages count as gradients, too; only their
+// Purpose differs. Such a request appears as a gradient in traces and statistics, and in a step may
 // complete without ranks that have no gradients (Coordinator::Lacks). A sparse allgather without
 // extra bytes has no indices: it sends updated rows (glue/extras/divided_update.cc).
 inline bool IsGradient(const Signature& signature) {
@@ -128,16 +130,18 @@ struct GpuMemory {
   Gpu* gpu = nullptr;
   // The submitter's stream: work enqueued there after the request has ended sees its result.
   GpuStream stream = nullptr;
-  // Once it has occurred the input is complete and the output may be written. Lives until `done`.
+  // Once it has occurred the input is complete and the output may be written. Lives until `done`
+  // has run.
   GpuEvent ready = nullptr;
   // If not null, a float32 in GPU memory that replaces `scale`, valid once `ready` has occurred.
-  const void* scale = nullptr;
+  const void* weight_on_gpu = nullptr;
 };
 
 struct Request {
   std::string name;
   Signature signature;
-  // A hash of the data, for the warning that all ranks have the same; 0: no gradient, or all zeros.
+  // A hash of the data, for the warning that all ranks have the same. 0: not computed, as for all
+  // but the first gradients and on GPUs, or the data is all zeros.
   uint64_t fingerprint = 0;
 
   Purpose purpose = Purpose::kStep;
@@ -146,8 +150,8 @@ struct Request {
   // With `blocks`: this rank has no gradients meanwhile, so the others need not wait for any.
   bool has_no_gradients = false;
 
-  // Owned by the submitter, which must not touch it until `done` has run. `input` may equal
-  // `output`. Broadcast: only `output`, which contains the data on the root.
+  // Memory of the submitter, which must not touch it until `done` has run. `input` may equal
+  // `output`. Broadcast: only `output`, with the data on the root. Allgather: only `input`.
   const void* input = nullptr;
   void* output = nullptr;
   // Replaces `input`, with one element for each of signature.parts. If their outputs are null,
@@ -173,14 +177,15 @@ struct Request {
   // Set by Engine::Submit if traces or statistics are recorded.
   TimePoint submitted;
   // Allgather: called once, on the communication thread, with each rank's first dimension; returns
-  // the memory for the result (all rows, in rank order), or null to fail the request.
+  // the memory for the result (all rows, in rank order). Null fails the request, unless the result
+  // is empty.
   std::function<void*(const std::vector<int64_t>& rows)> allocate;
   // SparseAllgather: replaces all memory above. Nothing is called if the ranks have more rows than
   // the signature's limit; the request then ends with ok.
   RowAccess* rows = nullptr;
 
-  // Runs exactly once, on the communication thread (or inside Submit if the engine has stopped),
-  // with no lock held. It must not block and must not destroy the engine.
+  // Runs exactly once, on the communication thread (or inside Submit, after Join or once the engine
+  // has stopped), with no lock held. It must not block and must not destroy the engine.
   std::function<void(const Status&)> done;
 };
 

@@ -29,7 +29,7 @@ inline constexpr int kControlFanOut = 8;
 ControlLinks MakeStar(int rank, int size);
 // `leaders[r]`: the first rank of rank r's node. The ranks of a node exchange messages with their
 // leader; the leader does so with the leader above it and with up to `fan_out` leaders below it. A
-// parent is a lower rank than its children. Returns a star if the tree is one.
+// parent is a lower rank than its children. Returns a star if rank 0 is the parent of all others.
 ControlLinks MakeTree(int rank, const std::vector<int>& leaders, int fan_out = kControlFanOut);
 
 }  // namespace tfmpi

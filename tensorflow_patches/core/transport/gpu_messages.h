@@ -26,15 +26,15 @@ class GpuMessages {
  public:
   // Each lane carries one exchange at a time.
   static constexpr int kLanes = 4;
-  static constexpr size_t kMaxBytes = size_t{1} << 30;  // of a part
 
   virtual ~GpuMessages() = default;
 
-  // An exchange among all ranks: sends to[r] to rank r, which receives it in its from[this rank].
-  // Both have the same size; size 0 sends no message. A rank's own parts are skipped. All ranks
-  // start the same exchanges on a lane in the same order, and one at a time.
-  virtual Status Start(int lane, const std::vector<GpuPart>& to,
-                       const std::vector<GpuPart>& from) = 0;
+  // An exchange among all ranks: sends send[r] to rank r, which receives it in its receive[this
+  // rank]. Both have the same size, at most INT_MAX bytes; size 0 sends no message. A rank's own
+  // parts are skipped. All ranks start the same exchanges on a lane in the same order, and one at a
+  // time.
+  virtual Status Start(int lane, const std::vector<GpuPart>& send,
+                       const std::vector<GpuPart>& receive) = 0;
   // Whether the exchange on this lane has ended.
   virtual Status Test(int lane, bool* ended) = 0;
 };

@@ -1,8 +1,8 @@
 // Ranks as threads of one process: the transport of the core's tests, and of a job with one rank.
 //
-// A group is created once; each rank's engine takes one transport from it. A thread may use only
-// its own rank's transport. The transports share ownership of the group. Collectives verify that
-// all ranks call the same operation, so a test fails where real MPI would corrupt data.
+// A group is created once; each rank's engine takes one transport from it. The transports share
+// ownership of the group. Collectives verify that all ranks call the same operation, so a test
+// fails where real MPI would corrupt data.
 
 #ifndef TFMPI_CORE_TRANSPORT_LOCAL_H_
 #define TFMPI_CORE_TRANSPORT_LOCAL_H_

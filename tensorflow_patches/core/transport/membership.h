@@ -1,7 +1,7 @@
 // How survivors regroup after a death: the interface of a transport that supports it.
 //
 // Communication thread only. A rank that learns of a death tells all others, by voting no in Agree,
-// so that none waits for a rank that has left to regroup.
+// so that none waits in an operation for a rank that has left it to regroup.
 
 #ifndef TFMPI_CORE_TRANSPORT_MEMBERSHIP_H_
 #define TFMPI_CORE_TRANSPORT_MEMBERSHIP_H_
@@ -22,12 +22,13 @@ class Membership {
   // Whether a rank of the group has died, or one that knows of a death has voted no. Cheap, does
   // not wait. From then on the transport's operations may fail on any rank.
   virtual bool HasFailedRank() = 0;
-  // Called by all living ranks. Sets *all, to the same on all of them: whether every one voted yes
+  // Called by all living ranks. Sets *all, to the same on all of them: whether every rank voted yes
   // and none has died. A no interrupts the other ranks' operations at once. Not ok: some rank did
   // not call it before the deadline.
   virtual Status Agree(bool yes, TimePoint deadline, bool* all) = 0;
   // Called by all living ranks, after an Agree that was not unanimous: creates a transport among
-  // them, in rank order. The new group may already have failed again.
+  // them, in rank order. Waits for all of them, without a deadline. When it returns, the new group
+  // may already have failed again.
   virtual Status Regroup(std::unique_ptr<Transport>* next) = 0;
 };
 

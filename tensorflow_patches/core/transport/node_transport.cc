@@ -16,7 +16,7 @@ constexpr std::chrono::microseconds kShortestPoll{20};
 constexpr std::chrono::microseconds kLongestPoll{200};
 constexpr int kPollsPerDoubling = 16;
 
-// The ranks with one local rank, one per node; float32 sums between them are rounded to `wire`.
+// A rail (Transport::rail) whose float32 sums are rounded to `wire`.
 class RoundingRail : public Transport {
  public:
   RoundingRail(std::unique_ptr<Transport> between, DataType wire)
@@ -77,7 +77,7 @@ class NodeTransport : public Transport {
         memory_(memory),
         options_(options),
         node_(memory, options.stores, options.has_failed_rank),
-        topology_(WithNodeFirst(all_->topology(), node_ranks[0])),
+        topology_(WithNodeLeader(all_->topology(), node_ranks[0])),
         one_node_(memory.ranks() == topology_.size),
         links_(leaders.empty() ? MakeStar(topology_.rank, topology_.size)
                                : MakeTree(topology_.rank, leaders)) {
@@ -124,7 +124,7 @@ class NodeTransport : public Transport {
   ControlLinks links() const override { return links_; }
 
   // The messages of a node's first rank may not fit into the rings at once. Other ranks must not
-  // wait like this: the first rank reads nothing while it waits, so both would wait forever.
+  // wait here: the first rank reads nothing while it waits, so both would wait forever.
   Status Flush(TimePoint deadline) override {
     if (memory_.rank() != 0) return Status();
     for (Peer& neighbor : peers_) {
@@ -249,8 +249,8 @@ class NodeTransport : public Transport {
     ControlChannel channel;
   };
 
-  static Topology WithNodeFirst(Topology topology, int first) {
-    topology.node_first = first;
+  static Topology WithNodeLeader(Topology topology, int first) {
+    topology.node_leader = first;
     return topology;
   }
 
@@ -284,7 +284,7 @@ class NodeTransport : public Transport {
   const bool one_node_;
   const ControlLinks links_;
   std::vector<Peer> peers_;
-  int polls_ = 0;  // since the last message from another node
+  int polls_ = 0;  // calls of Wait that expect a message, since the last one from another node
 };
 
 }  // namespace

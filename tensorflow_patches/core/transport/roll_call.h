@@ -32,7 +32,7 @@ struct RollCallOptions {
 };
 
 // kFailedPrecondition on all ranks if their settings differ, with all values and the ranks that
-// have them.
+// have them. If a rank does not answer, rank 0 returns kDeadlineExceeded, the others its message.
 Status RollCall(Transport* transport, const RollCallOptions& options);
 
 // `settings` by rank. Returns "" if they are the same, else the message of RollCall.

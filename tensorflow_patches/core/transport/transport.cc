@@ -9,33 +9,20 @@
 
 namespace tfmpi {
 
-Status Transport::SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes,
-                                  RowAccess* access, TimePoint deadline) {
-  const std::vector<size_t> bytes = BytesOfRows(rows, row_bytes);
-  std::vector<char> all(std::accumulate(bytes.begin(), bytes.end(), size_t{0}));
-  const int rank = topology().rank;
-  char* const own = all.data() + std::accumulate(bytes.begin(), bytes.begin() + rank, size_t{0});
-  if (rows[rank] != 0) access->Put(0, rows[rank], own);
-  TFMPI_RETURN_IF_NOT_OK(Allgather(own, all.data(), bytes, deadline));
-  const char* from = all.data();
-  for (int r = 0; r < topology().size; from += bytes[r], ++r) {
-    if (r != rank && rows[r] != 0) access->Take(r, 0, rows[r], from);
-  }
-  return Status();
-}
-
 namespace {
 
-// Gathers into new memory, and leaks it if the operation fails, since MPI may still write there.
-Status AllgatherInto(Transport* transport, const void* own, const std::vector<size_t>& bytes,
+// Calls `put` with this rank's part of the result, to fill it. Leaks the memory if the operation
+// fails, since MPI may still write there.
+template <typename Put>
+Status AllgatherInto(Transport* transport, const std::vector<size_t>& bytes, const Put& put,
                      TimePoint deadline, std::string* all) {
   auto memory =
       std::make_unique<std::string>(std::accumulate(bytes.begin(), bytes.end(), size_t{0}), '\0');
   const auto rank = transport->topology().rank;
-  char* const place =
+  char* const own =
       memory->data() + std::accumulate(bytes.begin(), bytes.begin() + rank, size_t{0});
-  std::copy_n(static_cast<const char*>(own), bytes[rank], place);
-  const Status status = transport->Allgather(place, memory->data(), bytes, deadline);
+  put(own);
+  const Status status = transport->Allgather(own, memory->data(), bytes, deadline);
   if (status.ok()) {
     *all = std::move(*memory);
   } else {
@@ -46,6 +33,22 @@ Status AllgatherInto(Transport* transport, const void* own, const std::vector<si
 
 }  // namespace
 
+Status Transport::SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes,
+                                  RowAccess* access, TimePoint deadline) {
+  const std::vector<size_t> bytes = BytesOfRows(rows, row_bytes);
+  const int rank = topology().rank;
+  const auto put = [&](char* own) {
+    if (rows[rank] != 0) access->Put(0, rows[rank], own);
+  };
+  std::string all;
+  TFMPI_RETURN_IF_NOT_OK(AllgatherInto(this, bytes, put, deadline, &all));
+  const char* from = all.data();
+  for (int r = 0; r < topology().size; from += bytes[r], ++r) {
+    if (r != rank && rows[r] != 0) access->Take(r, 0, rows[r], from);
+  }
+  return Status();
+}
+
 std::vector<size_t> BytesOfRows(const std::vector<int64_t>& rows, size_t row_bytes) {
   std::vector<size_t> bytes;
   for (const int64_t n : rows) bytes.push_back(static_cast<size_t>(n) * row_bytes);
@@ -55,13 +58,13 @@ std::vector<size_t> BytesOfRows(const std::vector<int64_t>& rows, size_t row_byt
 Status AllgatherStrings(Transport* transport, const std::string& own, TimePoint deadline,
                         std::vector<std::string>* all) {
   const auto size = static_cast<size_t>(transport->topology().size);
-  const uint64_t length = own.size();
-  std::string lengths, joined;
-  TFMPI_RETURN_IF_NOT_OK(AllgatherInto(transport, &length, std::vector<size_t>(size, sizeof length),
-                                       deadline, &lengths));
+  const size_t length = own.size();
   std::vector<size_t> sizes(size);
-  std::memcpy(sizes.data(), lengths.data(), lengths.size());
-  TFMPI_RETURN_IF_NOT_OK(AllgatherInto(transport, own.data(), sizes, deadline, &joined));
+  TFMPI_RETURN_IF_NOT_OK(transport->Allgather(&length, sizes.data(),
+                                              std::vector<size_t>(size, sizeof length), deadline));
+  std::string joined;
+  const auto put = [&](char* place) { own.copy(place, own.size()); };
+  TFMPI_RETURN_IF_NOT_OK(AllgatherInto(transport, sizes, put, deadline, &joined));
   size_t at = 0;
   for (const size_t bytes : sizes) {
     all->push_back(joined.substr(at, bytes));

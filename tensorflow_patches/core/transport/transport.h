@@ -4,9 +4,10 @@
 // Called on the engine's communication thread, except for calls marked "any thread". Before that
 // thread exists, the thread that creates the engine makes the calls; after its end, the thread that
 // calls Engine::Join. The caller owns every buffer; a transport uses it only during the call, but
-// after a failure it may still write there (core/memory/leaked_memory.h). Every blocking call but
-// Finalize takes a deadline and returns kDeadlineExceeded when it has passed. After a failure the
-// engine calls only Send, to tell its peers why it stops, and, with membership(), Receive and the
+// after a failure it may still write to one of more than kMinMpiShare bytes per rank, and
+// PlainAllreduce to any (core/memory/leaked_memory.h). Every blocking call but Wait and Finalize
+// takes a deadline and returns kDeadlineExceeded when it has passed. After a failure the engine
+// calls only Send, to tell its peers why it stops, and, with membership(), Receive and the
 // functions of Membership.
 
 #ifndef TFMPI_CORE_TRANSPORT_TRANSPORT_H_
@@ -36,8 +37,8 @@ struct Topology {
   int local_rank = 0;  // rank among the ranks of this node
   int local_size = 1;  // ranks on this node
   int nodes = 1;
-  int cores = 1;       // that the ranks of this node can use together
-  int node_first = 0;  // the rank of this node whose local rank is 0
+  int cores = 1;        // that the ranks of this node can use together
+  int node_leader = 0;  // the number, among all ranks, of this node's local rank 0
 };
 
 struct ControlMessage {
@@ -64,17 +65,18 @@ class Transport {
   // The ranks with which this one exchanges the engine's messages. Constant for the lifetime of the
   // group.
   virtual ControlLinks links() const { return MakeStar(topology().rank, topology().size); }
-  // Waits until all messages have left this rank. Called after a response list was sent down and
-  // before the operations in it, which the children join only once they have read the list.
-  // Children read messages whenever they are in no operation.
+  // Waits until no message is kept here for lack of room at its receiver. (MPI keeps its own, and
+  // delivers them during later calls.) Called after a response list was sent down and before the
+  // operations in it, which the children join only once they have read the list. Children read
+  // messages whenever they are in no operation.
   virtual Status Flush(TimePoint /*deadline*/) { return Status(); }
   // Sleeps until a message may have arrived, Wake is called, or `limit` has passed. Before it
   // sleeps, but after the others can see that this rank waits, it calls `ready`, and returns at
   // once if that is true. May return early. `expecting`: whether a message is expected soon; if
   // false, a message from another node may be noticed only after `limit`.
   virtual void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) = 0;
-  // Whether the engine may poll instead of calling Wait: each rank has its own core, and polling
-  // does not call MPI.
+  // Whether the engine may poll instead of calling Wait: the node has a core for each rank, and
+  // polling does not call MPI.
   virtual bool MayPoll() const { return false; }
   // Any thread. Ends this rank's Wait; cheap if it does not wait.
   virtual void Wake() = 0;
@@ -93,7 +95,7 @@ class Transport {
   // nor kPlainSum.
   virtual Status Allreduce(const void* in, void* out, const Reduction& reduction,
                            TimePoint deadline) = 0;
-  // The MPI library's own operation, for comparison; the scale must be 1. A deadline of
+  // The MPI library's own operation, for comparison; of a wire type, with scale 1. A deadline of
   // TimePoint::max() means none: the call may then block.
   virtual Status PlainAllreduce(const void* in, void* out, const Reduction& reduction,
                                 TimePoint deadline) {
@@ -129,7 +131,7 @@ class Transport {
   // How the ranks continue after deaths (membership.h); null: they cannot. Lives as long as this.
   virtual Membership* membership() { return nullptr; }
 
-  // Leaves the group in order; the last call. Only after all ranks have agreed to end.
+  // Leaves the group, which all ranks must have agreed to end; the last call. May wait for them.
   virtual Status Finalize() = 0;
 };
 

@@ -247,8 +247,8 @@ int32_t tfmpi_bench(const TfMpiBenchCase* bench_case, double* out, int32_t sampl
   what.tensors = bench_case->tensors;
   what.direct_rounds = bench_case->direct_rounds;
   what.engine_rounds = bench_case->engine_rounds;
-  what.least_samples = bench_case->least_samples;
-  what.most_samples = bench_case->most_samples;
+  what.min_samples = bench_case->min_samples;
+  what.max_samples = bench_case->max_samples;
   what.budget = bench_case->budget;
   what.timeout = bench_case->timeout;
   tfmpi::BenchResult result;
@@ -256,7 +256,7 @@ int32_t tfmpi_bench(const TfMpiBenchCase* bench_case, double* out, int32_t sampl
   for (int way = 0; way < tfmpi::kNumBenchWays; ++way) {
     const std::vector<double>& seconds = result.seconds[way];
     samples[way] = static_cast<int32_t>(seconds.size());
-    std::copy(seconds.begin(), seconds.end(), out + way * bench_case->most_samples);
+    std::copy(seconds.begin(), seconds.end(), out + way * bench_case->max_samples);
   }
   return Report(status, error);
 }

@@ -44,9 +44,11 @@ TFMPI_API int32_t tfmpi_start(const struct TfMpiOptions* options, char* error);
 // During tfmpi_start, on another thread: writes which ranks it waits for, and what they must do,
 // truncated to `bytes`; "" if it does not wait.
 TFMPI_API void tfmpi_start_waits_for(char* out, int32_t bytes);
-// Waits until every rank has joined. Requests submitted afterwards fail.
+// On the thread of tfmpi_start. Waits until every rank has joined. Requests submitted afterwards
+// fail.
 TFMPI_API int32_t tfmpi_join(char* error);
-// Tells the other ranks that this one stops; waits up to `seconds`.
+// In place of tfmpi_join; also on a training thread that has failed. Tells the other ranks that
+// this one stops; waits up to `seconds`.
 TFMPI_API void tfmpi_leave(const char* reason, double seconds);
 // LimitInterpreterEnd of runtime/interpreter_end.h, after tfmpi_join or tfmpi_leave.
 TFMPI_API void tfmpi_limit_end(int32_t code, double seconds, const char* line);
@@ -81,10 +83,11 @@ TFMPI_API void tfmpi_record_input(double seconds);
 TFMPI_API void tfmpi_seed_xla(uint32_t first);
 
 // Starts a collective on memory that the caller keeps until tfmpi_end. For allgather `out` is null,
-// and tfmpi_end frees the result. Returns at once. `waits`: 0: a thread of the script waits for it,
-// and others may use the library; 1: this thread is the only one of the script that uses the
-// library, and waits for the result; 2: like 1, and this rank has no gradients until then; -1: no
-// thread waits for it, and it can complete without ranks that have no gradients for now.
+// and tfmpi_end frees the result; for broadcast `in` is ignored: on the root `out` contains the
+// data. Returns at once. `waits`: 0: a thread of the script waits for it, and others may use the
+// library; 1: this thread is the only one of the script that uses the library, and waits for the
+// result; 2: like 1, and this rank has no gradients until then; -1: no thread waits for it, and it
+// can complete without ranks that have no gradients for now.
 struct TfMpiOperation;
 TFMPI_API struct TfMpiOperation* tfmpi_begin(const char* name, int32_t kind, int32_t reduce_op,
                                              int32_t dtype, int32_t root, const int64_t* shape,
@@ -104,10 +107,10 @@ TFMPI_API int32_t tfmpi_end(struct TfMpiOperation* operation, char* error);
 struct TfMpiBenchCase {
   int32_t kind, dtype;
   int64_t count;
-  int32_t tensors, direct_rounds, engine_rounds, least_samples, most_samples;
+  int32_t tensors, direct_rounds, engine_rounds, min_samples, max_samples;
   double budget, timeout;  // seconds
 };
-// Writes the seconds of sample i of way w (BenchWay) to out[w * most_samples + i], and the number
+// Writes the seconds of sample i of way w (BenchWay) to out[w * max_samples + i], and the number
 // of samples to samples[w]. Blocks until all are taken, or one takes longer than `timeout`.
 TFMPI_API int32_t tfmpi_bench(const struct TfMpiBenchCase* bench_case, double* out,
                               int32_t samples[3], char* error);
@@ -123,14 +126,17 @@ TFMPI_API void tfmpi_posted_value(const char* key, int64_t number, char* out, in
 // What the script does, for messages on other ranks; see core/engine/script_state.h. Called on the
 // thread that does it.
 TFMPI_API void tfmpi_set_doing(const char* doing);
-// The counter of steps done in that, which the same thread writes. Lives as long as the process.
+// The number of steps done in what tfmpi_set_doing names; the same thread writes it. Lives as long
+// as the process.
 TFMPI_API int64_t* tfmpi_steps(void);
+// 1: several threads of the script use the library, so that one of them waits proves nothing.
 TFMPI_API void tfmpi_set_several_threads(int32_t several);
-// The number of posts, of any key, that this rank has received.
+// How many posts, of any key, this rank has received, or on rank 0 sent.
 TFMPI_API uint64_t tfmpi_posts_heard(void);
 // Reports that this thread, the only one that uses the library, waits for a file of rank 0 and has
-// seen this many posts; returns at once. Call it again after reading new posts. Fails if the group
-// has failed.
+// seen this many posts; returns at once. `has_no_gradients`: 1: the others need not wait for
+// gradients of this rank meanwhile. Call it again after reading new posts. Fails if the group has
+// failed.
 TFMPI_API int32_t tfmpi_wait_for_file(const char* file, uint64_t posts, int32_t has_no_gradients,
                                       char* error);
 // Reports that this wait is over.
@@ -155,8 +161,8 @@ TFMPI_API void tfmpi_set_scope(int64_t session, const char* scope);
 TFMPI_API void tfmpi_share_fetches(int32_t share);
 TFMPI_API int32_t tfmpi_is_lone_variable(const void* data);
 
-// The GPUs visible to this process, in order: lines "ADDRESS NAME"; "" if there is no driver.
-// Creates no context.
+// The GPUs visible to this process, in order: lines "ADDRESS NAME", truncated to `bytes`; "" if
+// there is no driver. Creates no context.
 TFMPI_API void tfmpi_gpus(char* out, int32_t bytes);
 // 1: data on GPUs is averaged through the hosts; 0: it is not; -1: the ranks have not chosen yet,
 // which they do at the first average on GPUs in which all take part.

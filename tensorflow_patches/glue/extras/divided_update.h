@@ -65,7 +65,7 @@ class DividedUpdate : public RowAccess {
 
   const Topology topology_;
   std::string name_;
-  size_t row_bytes_ = 0;  // on the wire: a row of each state
+  size_t row_bytes_ = 0;  // on the wire: a row of each state, or the fingerprint if that is longer
   uint64_t fingerprint_ = 0;
   std::vector<int64_t> indices_;
   std::vector<std::vector<int64_t>> positions_;  // by rank

@@ -24,8 +24,8 @@ constexpr char kMalloc[] = "_ZN3tsl4port13AlignedMallocEmSt11align_val_t";
 constexpr char kOlderMalloc[] = "_ZN3tsl4port13AlignedMallocEmi";
 constexpr char kFree[] = "_ZN3tsl4port11AlignedFreeEPv";
 
-// The definition in libtensorflow_framework, which ours hides. Uses no static that needs a guard,
-// because TensorFlow's static constructors call it.
+// The definition in libtensorflow_framework, which ours hides. Looked up by the first call, which
+// TensorFlow's static constructors make; threads that call it at the same time find the same.
 template <typename Function, const char* kName, const char* kOlderName = kName>
 Function Stock() {
   static std::atomic<Function> found{nullptr};

@@ -99,6 +99,7 @@ void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
                                      engine_->topology().rank, group_.get());
   }
   if (averaged) {
+    // Not the first time: the broadcast has yet to end.
     if (!use.first_apply) kernel_->synchronized_.Add(context_, name_);
     if (initial_broadcast_.empty()) return Finish(absl::OkStatus());
   }
@@ -109,7 +110,7 @@ void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
 absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
   const int input = kernel_->node_.gradient;
   DataType dtype;
-  TF_RETURN_IF_ERROR(CheckAveraged(name_, context_->input_dtype(input), &dtype));
+  TF_RETURN_IF_ERROR(CheckCanAverage(name_, context_->input_dtype(input), &dtype));
   // Must come before gradient_ takes a reference, or the gradient is never averaged in place: only
   // an input without other references is forwarded.
   TF_RETURN_IF_ERROR(context_->forward_input_or_allocate_temp(

@@ -35,7 +35,7 @@ struct ApplyNode {
   // " (ApplyAdam)", also for the sparse form: distinguishes two optimizers of one variable. If a
   // graph has several Apply ops of one kind for one variable, all but the first have a number.
   std::string request_suffix;
-  bool averaged;
+  bool averaged;  // IsAveraged
 };
 
 class ApplyKernel : public tensorflow::AsyncOpKernel {

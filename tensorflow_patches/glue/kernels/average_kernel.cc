@@ -117,7 +117,7 @@ absl::Status AverageSpec::Read(const tensorflow::NodeDef& node, AverageSpec* spe
   }
   spec->dtypes.resize(spec->names.size());
   for (size_t i = 0; i < spec->names.size(); ++i) {
-    TF_RETURN_IF_ERROR(CheckAveraged(spec->names[i], types[i], &spec->dtypes[i]));
+    TF_RETURN_IF_ERROR(CheckCanAverage(spec->names[i], types[i], &spec->dtypes[i]));
   }
   return absl::OkStatus();
 }
@@ -128,7 +128,7 @@ absl::Status LacksAttributes() {
       "wheel: save it again with this one");
 }
 
-absl::Status CheckAveraged(const std::string& name, tensorflow::DataType type, DataType* core) {
+absl::Status CheckCanAverage(const std::string& name, tensorflow::DataType type, DataType* core) {
   if (ToCoreType(type, core) && IsFloating(*core)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the average of '", name, "' is ", tensorflow::DataTypeString(type),

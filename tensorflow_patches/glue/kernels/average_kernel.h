@@ -25,18 +25,18 @@ struct AverageSpec {
   std::vector<std::string> names;  // by tensor, the same on all ranks
   std::vector<DataType> dtypes;
 
-  // Whether an IdentityN is an average.
+  // Whether an IdentityN is an average, dense or sparse.
   static bool IsMarked(const tensorflow::NodeDef& node);
-  // For a marked IdentityN or a TfMpiAverage. Fails if a tensor's type cannot be averaged.
+  // For a dense average. Fails if a tensor's type cannot be averaged.
   static absl::Status Read(const tensorflow::NodeDef& node, AverageSpec* spec);
 };
 
-// The tensors' names, from a marked IdentityN or our average op; empty if it lacks the attributes.
+// The tensors' names, from a marked IdentityN or an op of ours; empty if it lacks the attributes.
 std::vector<std::string> AverageNames(const tensorflow::NodeDef& node);
 // The error of such a node.
 absl::Status LacksAttributes();
 // Sets `core` to the type of tensor `name`. Fails, with that name, if it cannot be averaged.
-absl::Status CheckAveraged(const std::string& name, tensorflow::DataType type, DataType* core);
+absl::Status CheckCanAverage(const std::string& name, tensorflow::DataType type, DataType* core);
 // The suffix of request names in the session that runs this step; empty without a scope.
 std::string SessionSuffix(tensorflow::OpKernelContext* context);
 // Fails if input number `input` is not a float32 scalar, and during constant folding.

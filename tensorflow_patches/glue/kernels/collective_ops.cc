@@ -2,7 +2,8 @@
 //
 // Each has a string input, the name that identifies it on all ranks. The kernels run on inter-op
 // threads and complete on TensorFlow's runner; a cancelled step withdraws its requests. See
-// request_group.h. TfMpiHandleName is no collective: it gives Python a handle's container and name.
+// request_group.h. They have kernels for CPUs only. TfMpiHandleName is no collective: it gives
+// Python a handle's container and name.
 
 #include <cstring>
 #include <memory>
@@ -34,11 +35,11 @@ constexpr char kAnything[] =
     "T: {half, bfloat16, float, double, complex64, complex128, int8, int16, int32, int64, uint8, "
     "uint16, uint32, uint64, bool}";
 
-// The ranks that take part, in ascending order; none: all.
+// The ranks that take part, in ascending order; an empty list: all ranks.
 constexpr char kOfSomeRanks[] = "members: list(int) = []";
 // If the ranks differ in dtype or shape, the op fails with FailedPrecondition, as scripts written
 // for Horovod expect.
-constexpr char kForHorovod[] = "horovods: bool = false";
+constexpr char kForHorovod[] = "for_horovod: bool = false";
 
 absl::Status GatheredShape(InferenceContext* context) {
   ShapeHandle shape;
@@ -100,7 +101,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   explicit CollectiveKernel(OpKernelConstruction* construction) : AsyncOpKernel(construction) {
     std::vector<int32_t> members;
     OP_REQUIRES_OK(construction, construction->GetAttr("members", &members));
-    OP_REQUIRES_OK(construction, construction->GetAttr("horovods", &for_horovod_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("for_horovod", &for_horovod_));
     if (!members.empty()) members_ = std::make_shared<const Members>(std::move(members));
   }
 

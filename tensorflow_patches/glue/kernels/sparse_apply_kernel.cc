@@ -171,7 +171,8 @@ absl::Status SparseApplyKernel::Step::RunOnAllRows() {
   return context_->status();
 }
 
-// Runs the stock kernel at least once, because it may change a variable even if there are no rows.
+// Runs the stock kernel at least once: even without rows it checks its inputs and puts a resource
+// variable into copy-on-read mode.
 absl::Status SparseApplyKernel::Step::RunOnRows(const std::vector<int64_t>& positions) {
   const auto rows = static_cast<int64_t>(positions.size());
   const int64_t block = std::min(rows, kBlockOfRows);

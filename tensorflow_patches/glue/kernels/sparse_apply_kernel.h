@@ -1,6 +1,6 @@
 // The decorated kernel of a sparse optimizer op: averages its rows over the ranks, unless that has
 // already been done, then runs the stock kernel on the rows of all ranks: on all of them, or, if
-// there are many, on this rank's part of them (divided_update.h).
+// there are many and all ranks share a node, on this rank's part of them (divided_update.h).
 //
 // Created by the decorating factory (registration/decorators.cc) if there is more than one rank;
 // owns the stock kernel. For threads see apply_kernel.h.

@@ -66,7 +66,7 @@ void SparseAverage::SetMode(SparseMode mode) { g_mode = mode; }
 absl::Status SparseAverage::Check(const Tensor& values, const Tensor& indices) {
   value_type_ = values.dtype();
   index_type_ = indices.dtype();
-  absl::Status status = CheckAveraged(name_, value_type_, &format_.dtype);
+  absl::Status status = CheckCanAverage(name_, value_type_, &format_.dtype);
   if (!status.ok()) return status;
   if (values.dims() < 1 || indices.dims() != 1 || values.dim_size(0) != indices.dim_size(0) ||
       (index_type_ != tensorflow::DT_INT32 && index_type_ != tensorflow::DT_INT64)) {

@@ -5,8 +5,8 @@
 // A kernel creates one on an inter-op thread, adds its request to a group with AddTo, and calls
 // Finish on TensorFlow's runner when the group has ended with ok; the rows are summed there. Row
 // for row, the result equals that of one process for the whole batch. The rows are gathered, at a
-// cost proportional to their number; or, if that moves more bytes and duplicates are summed,
-// reduced as a dense tensor of the table's size.
+// cost proportional to their number; or, if that moves more bytes, duplicates are summed and the
+// table's size is known, reduced as a dense tensor of that size.
 
 #ifndef TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_H_
 #define TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_H_
@@ -23,13 +23,14 @@
 
 namespace tfmpi {
 
-// TF_MPI_SPARSE.
+// TF_MPI_SPARSE. kGather: never dense. kDense: always dense, if the table's size is known and
+// duplicates are summed.
 enum class SparseMode : int32_t { kAuto = 0, kGather = 1, kDense = 2 };
 
 // Converts int32 or int64 indices.
 std::vector<int64_t> WideIndices(const tensorflow::Tensor& indices);
 
-// Fills `gathered`, which outlives it. `row`: the shape of one row; `limit`: Signature::row_limit.
+// Its result goes to `gathered`, which outlives it. `row`: a row's shape; `limit`: its row_limit.
 Request GatherRequest(std::string name, const RowFormat& format, const Shape& row, int64_t limit,
                       GatheredRows* gathered);
 

@@ -25,7 +25,7 @@ class SparseAverageKernel : public tensorflow::AsyncOpKernel {
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override;
 
-  // Whether an IdentityN is an average of a sparse gradient.
+  // Whether an IdentityN is an average of a sparse gradient, in the form for uncompiled steps.
   static bool IsMarked(const tensorflow::NodeDef& node);
 
  private:

@@ -1,9 +1,9 @@
 // Interposes on the registration of TensorFlow's kernels.
 //
-// This library is loaded before TensorFlow's, so all registrations of the stock binary call the
-// definition below. It runs on the thread that loads TensorFlow. libtensorflow_framework is a
-// dependency of this library, so its constructors, which register kernels, run first: nothing here
-// may use a global that is not constant-initialized.
+// TensorFlow's libraries are loaded as dependencies of this one, which comes first when symbols are
+// looked up, so all registrations of the stock binary call the definition below. It runs on the
+// thread that loads TensorFlow. The constructors of the dependencies, which register kernels, run
+// before those of this library: nothing here may use a global that is not constant-initialized.
 
 #include "tensorflow_patches/glue/registration/interpose.h"
 

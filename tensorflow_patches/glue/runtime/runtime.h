@@ -32,12 +32,13 @@ struct RuntimeOptions {
 Status StartRuntime(const RuntimeOptions& options);
 // During StartRuntime: which ranks it waits for, and what they must do; "" if it does not wait.
 std::string StartWaitsFor();
-// Engine::Join and Leave; they also write the timeline.
+// Engine::Join and Leave. If all ranks have joined, rank 0 writes the timeline of all; else each
+// writes its own.
 Status JoinRuntime();
 void LeaveRuntime(const std::string& reason, Clock::duration grace);
 // On rank 0, after it has joined: the statistics of all ranks; see FormatStats. Otherwise empty.
 const std::string& StatsReport();
-// Null unless started.
+// Null before StartRuntime and in a forked child.
 Engine* GetEngine();
 // The error of an op that needs an engine.
 absl::Status AveragingIsOff();

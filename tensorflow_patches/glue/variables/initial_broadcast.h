@@ -1,6 +1,6 @@
 // The safety net of the decorated kernels: at the first Apply of a variable, every rank gets rank
 // 0's values of it and of its slots, unless they are synchronized already. Python does not do that
-// for variables of raw ops, or for eager variables created inside or after the first tape.
+// for variables of raw ops, or for eager ones that an optimizer gets only after its first update.
 //
 // A kernel creates one object per execution, and calls Write on TensorFlow's runner. A variable
 // whose memory nothing else holds is received in place, without a second copy.
@@ -25,8 +25,8 @@ namespace tfmpi {
 inline constexpr char kStates[] = "_tf_mpi_states";
 inline constexpr char kOfSession[] = "*";
 
-// The graph name of an Apply op's ref variable: its input node, if that is what Python has written;
-// else the op's colocation, which optimizers set; else the input node.
+// The graph name of an Apply op's ref variable: its input node, if Python has written that name
+// into kStates; else the op's colocation, which optimizers set; else the input node.
 std::string RefVariableName(const tensorflow::NodeDef& node);
 
 // Whether an input of an Apply op is a state input, the variable or a slot: any ref or resource.
@@ -40,7 +40,8 @@ bool ReadState(tensorflow::OpKernelContext* context, int input, tensorflow::Tens
 class InitialBroadcast {
  public:
   // Adds to `group` a broadcast of each state input that is not synchronized yet, with a name made
-  // from `name`. The memory belongs to this object or to the variables.
+  // from `name`. From then on the input counts as synchronized, even if the group fails. The memory
+  // belongs to this object or to the variables.
   void AddBroadcasts(tensorflow::OpKernelContext* context, const std::string& name,
                      const std::string& ref_variable, int rank, RequestGroup* group);
   // Adds the broadcast of one state input of any op, synchronized or not. Fails if the input has no

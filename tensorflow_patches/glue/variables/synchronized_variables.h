@@ -32,7 +32,8 @@ class SynchronizedVariables {
 
   std::atomic<const Variable*> last_{nullptr};  // read by every step, so no lock
   std::mutex mutex_;
-  std::vector<std::unique_ptr<const Variable>> all_;  // guarded by mutex_; one per variable
+  // Guarded by mutex_. One per variable; kept, since a step may still read a former last_.
+  std::vector<std::unique_ptr<const Variable>> all_;
 };
 
 }  // namespace tfmpi

@@ -187,7 +187,7 @@ CompiledAverageKernel::CompiledAverageKernel(OpKernelConstruction* construction)
     const size_t input = i < rows_.size() ? 2 * i : i + rows_.size();
     DataType core;
     OP_REQUIRES_OK(construction,
-                   CheckAveraged(names_[i], input_type(static_cast<int>(input)), &core));
+                   CheckCanAverage(names_[i], input_type(static_cast<int>(input)), &core));
   }
 }
 
@@ -227,7 +227,7 @@ absl::Status CompiledApplyKernel::EmitAverageOfGradient(OpKernelContext* context
       names.Use(names.CompiledKey(variable->name()), node_.request_suffix).name +
       node_.request_suffix;
   DataType dtype;
-  TF_RETURN_IF_ERROR(CheckAveraged(name, context->input_dtype(node_.gradient), &dtype));
+  TF_RETURN_IF_ERROR(CheckCanAverage(name, context->input_dtype(node_.gradient), &dtype));
   const XlaOp one = xla::ConstantR0<float>(compilation.builder(), 1);
   const absl::StatusOr<std::vector<XlaOp>> averages =
       EmitCall(context, {{name}, {compilation.Input(node_.gradient)}, {}, 0}, one);

@@ -55,18 +55,18 @@ ffi::Future Submit(const std::function<absl::Status(RequestGroup*)>& add,
 }
 
 absl::Status AddRequests(std::string_view joined, const Operands& operands, Duplicates duplicates,
-                         std::vector<Slices>* slices, RequestGroup* group) {
+                         std::vector<SparseGradient>* sparse, RequestGroup* group) {
   const absl::StatusOr<std::shared_ptr<const CallPlan>> plan = PlanFor(joined, operands);
   if (!plan.ok()) return plan.status();
   const float weight = *operands.weight().as<float>();
   const std::string first = FirstName(joined);
   TF_RETURN_IF_ERROR(CheckWeight(weight, first));
-  TF_RETURN_IF_ERROR(AddAll((*plan)->slices, operands, weight, duplicates, slices, group));
+  TF_RETURN_IF_ERROR(AddAll((*plan)->sparse_names, operands, weight, duplicates, sparse, group));
   if ((*plan)->dense != nullptr) {
     AddDense(*(*plan)->dense, operands, {weight, nullptr}, IsFirstAverage(first), group);
   }
   *operands.rets[operands.weight_index()].as<float>() = 0;
-  CountGradients(static_cast<int64_t>(operands.weight_index() - slices->size()));
+  CountGradients(static_cast<int64_t>(operands.weight_index() - sparse->size()));
   return absl::OkStatus();
 }
 
@@ -81,7 +81,7 @@ ffi::Future PassOn(const Operands& operands) {
     std::memset(to.as<char>() + from.bytes, 0xff, to.bytes - from.bytes);
   }
   *operands.rets[operands.weight_index()].as<float>() = 0;
-  for (size_t i = 0; i < operands.slices; ++i) {
+  for (size_t i = 0; i < operands.num_sparse; ++i) {
     operands.counts()->as<int64_t>()[i] = operands.args[2 * i].dims[0];
   }
   ffi::Promise promise;
@@ -94,13 +94,13 @@ ffi::Future Average(ffi::RemainingArgs args, ffi::RemainingRets rets, std::strin
                     int64_t num_sparse, int64_t duplicates) {
   const Operands operands(args, rets, static_cast<size_t>(num_sparse));
   if (GetEngine() == nullptr) return PassOn(operands);
-  const auto slices = std::make_shared<std::vector<Slices>>(operands.slices);
+  const auto sparse = std::make_shared<std::vector<SparseGradient>>(operands.num_sparse);
   return Submit(
       [&](RequestGroup* group) {
-        return AddRequests(joined, operands, static_cast<Duplicates>(duplicates), slices.get(),
+        return AddRequests(joined, operands, static_cast<Duplicates>(duplicates), sparse.get(),
                            group);
       },
-      [slices] { return WriteAll(*slices); });
+      [sparse] { return WriteAll(*sparse); });
 }
 
 XLA_FFI_DEFINE_HANDLER(kAverageHandler, Average,

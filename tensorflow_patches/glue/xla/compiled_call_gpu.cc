@@ -80,7 +80,7 @@ class Mirror {
 
   // Copies the operands to the host and waits.
   Status Fetch() {
-    for (size_t i = 0; i < 2 * real_.slices; ++i) {
+    for (size_t i = 0; i < 2 * real_.num_sparse; ++i) {
       Status status = AllocateOnHost(&host_.args[i]);
       if (status.ok()) status = AllocateOnHost(&host_.rets[i]);
       if (status.ok()) status = Copy(host_.args[i], real_.args[i]);
@@ -96,7 +96,7 @@ class Mirror {
   // Copies the results back, with zeros in the unused values, and waits.
   Status Return() {
     const auto* const counts = host_.counts()->as<int64_t>();
-    for (size_t i = 0; i < 2 * real_.slices; ++i) {
+    for (size_t i = 0; i < 2 * real_.num_sparse; ++i) {
       const Operand& result = host_.rets[i];
       if (i % 2 == 0 && result.dims[0] != 0) {
         const size_t row = result.bytes / static_cast<size_t>(result.dims[0]);
@@ -172,23 +172,23 @@ absl::Status AverageOnStream(void* stream, const Operands& operands, std::string
   if (!plan.ok()) return plan.status();
   auto group = std::make_unique<RequestGroup>(engine, nullptr, RunOnOwnThread);
   Mirror mirror(operands, memory);
-  std::vector<Slices> slices(operands.slices);
-  if (!slices.empty()) {
+  std::vector<SparseGradient> sparse(operands.num_sparse);
+  if (!sparse.empty()) {
     TF_RETURN_IF_ERROR(ToAbsl(mirror.Fetch()));
     const float weight = *mirror.operands().weight().as<float>();
     TF_RETURN_IF_ERROR(CheckWeight(weight, FirstName(joined)));
     TF_RETURN_IF_ERROR(
-        AddAll((*plan)->slices, mirror.operands(), weight, duplicates, &slices, group.get()));
+        AddAll((*plan)->sparse_names, mirror.operands(), weight, duplicates, &sparse, group.get()));
   }
   group->SetMemory(memory);  // for the dense gradients: the sparse ones above are in host memory
   if ((*plan)->dense != nullptr) {
     AddDense(*(*plan)->dense, operands, {1, operands.weight().data}, /*fingerprints=*/false,
              group.get());
   }
-  CountGradients(static_cast<int64_t>(operands.weight_index() - operands.slices));
+  CountGradients(static_cast<int64_t>(operands.weight_index() - operands.num_sparse));
   TF_RETURN_IF_ERROR(SubmitAndWait(std::move(group)));
-  if (slices.empty()) return absl::OkStatus();
-  TF_RETURN_IF_ERROR(WriteAll(slices));
+  if (sparse.empty()) return absl::OkStatus();
+  TF_RETURN_IF_ERROR(WriteAll(sparse));
   return ToAbsl(mirror.Return());
 }
 

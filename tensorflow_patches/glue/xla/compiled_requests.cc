@@ -13,19 +13,19 @@ namespace {
 absl::StatusOr<std::shared_ptr<const CallPlan>> MakePlan(std::string_view joined,
                                                          const Operands& operands) {
   const std::vector<std::string> names = absl::StrSplit(joined, kNameSeparator);
-  const size_t slices = operands.slices;
-  if (operands.args.size() != names.size() + slices + 2 || names.size() < slices) {
+  const size_t num_sparse = operands.num_sparse;
+  if (operands.args.size() != names.size() + num_sparse + 2 || names.size() < num_sparse) {
     return absl::InternalError("the operands of the compiled average do not match its names");
   }
   auto plan = std::make_shared<CallPlan>();
-  plan->slices.assign(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(slices));
-  const std::vector<std::string> dense(names.begin() + static_cast<std::ptrdiff_t>(slices),
+  plan->sparse_names.assign(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(num_sparse));
+  const std::vector<std::string> dense(names.begin() + static_cast<std::ptrdiff_t>(num_sparse),
                                        names.end());
   if (dense.empty()) return plan;
   std::vector<DataType> dtypes(dense.size());
   std::vector<Shape> shapes;
   for (size_t i = 0; i < dense.size(); ++i) {
-    const Operand& tensor = operands.args[2 * slices + i];
+    const Operand& tensor = operands.args[2 * num_sparse + i];
     ToCoreType(tensor.type, &dtypes[i]);  // the kernel that emitted the call has checked it
     shapes.push_back(tensor.shape());
   }
@@ -37,10 +37,10 @@ absl::StatusOr<std::shared_ptr<const CallPlan>> MakePlan(std::string_view joined
 }  // namespace
 
 bool CallPlan::Fits(const Operands& operands) const {
-  if (slices.size() != operands.slices) return false;
+  if (sparse_names.size() != operands.num_sparse) return false;
   if (dense == nullptr) return true;
   for (size_t i = 0; i < dense->shapes().size(); ++i) {
-    if (dense->shapes()[i] != operands.args[2 * operands.slices + i].shape()) return false;
+    if (dense->shapes()[i] != operands.args[2 * operands.num_sparse + i].shape()) return false;
   }
   return true;
 }
@@ -60,7 +60,7 @@ absl::StatusOr<std::shared_ptr<const CallPlan>> PlanFor(std::string_view joined,
 
 void AddDense(const AveragePlan& plan, const Operands& operands, const AveragePlan::Weight& weight,
               bool fingerprints, RequestGroup* group) {
-  const size_t first = 2 * operands.slices;
+  const size_t first = 2 * operands.num_sparse;
   std::vector<Request::Buffers> buffers(plan.shapes().size());
   for (size_t i = 0; i < buffers.size(); ++i) {
     buffers[i] = {operands.args[first + i].data, operands.rets[first + i].data};

@@ -17,7 +17,7 @@ namespace tfmpi {
 
 // The averages of one call; kept between steps.
 struct CallPlan {
-  std::vector<std::string> slices;           // the names of the sparse gradients
+  std::vector<std::string> sparse_names;     // the names of the sparse gradients
   std::shared_ptr<const AveragePlan> dense;  // null without dense gradients
 
   // Whether it fits these operands: shapes are static, but two programs may use the same names.

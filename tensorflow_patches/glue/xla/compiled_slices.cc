@@ -14,19 +14,19 @@ namespace ffi = xla::ffi;
 // XLA's scatters skip indices outside the table, so the unused capacity, whose index is -1, changes
 // nothing, even where rows are read, modified and written back.
 template <typename Index>
-void Slices::WriteIndices(const std::vector<int64_t>& from) const {
+void SparseGradient::WriteIndices(const std::vector<int64_t>& from) const {
   Index* const to = static_cast<Index*>(indices);
   std::copy(from.begin(), from.end(), to);
   std::fill(to + from.size(), to + capacity, Index{-1});
 }
 
-char* Slices::AllocateRows(size_t all) {
+char* SparseGradient::AllocateRows(size_t all) {
   if (all <= capacity && IsWireForm(format.dtype) && values != nullptr) return values;
   rows.reset(new char[all * format.wire_bytes() + 1]);
   return rows.get();
 }
 
-absl::Status Slices::Write() const {
+absl::Status SparseGradient::Write() const {
   gathered->Sum();
   const std::vector<int64_t>& found = gathered->indices();
   if (found.size() > capacity) {
@@ -42,7 +42,7 @@ absl::Status Slices::Write() const {
     Unpack(format.dtype, rows.get(), values, found.size() * format.elements, 1);
   }
   *count = static_cast<int64_t>(found.size());
-  narrow ? WriteIndices<int32_t>(found) : WriteIndices<int64_t>(found);
+  int32_indices ? WriteIndices<int32_t>(found) : WriteIndices<int64_t>(found);
   return absl::OkStatus();
 }
 
@@ -56,52 +56,53 @@ std::vector<int64_t> ReadIndices(const Operand& indices, size_t rows) {
 
 // Adds the request of the sparse gradient whose values are number `index` of the operands and of
 // the results, and whose indices are the next one.
-absl::Status AddSlices(const std::string& name, const Operands& operands, size_t index,
-                       int64_t* count, float weight, Duplicates duplicates, Slices* slices,
+absl::Status AddSparse(const std::string& name, const Operands& operands, size_t index,
+                       int64_t* count, float weight, Duplicates duplicates, SparseGradient* sparse,
                        RequestGroup* group) {
   const Operand& values = operands.args[index];
   const Operand& indices = operands.args[index + 1];
   const Operand& values_result = operands.rets[index];
   const Operand& indices_result = operands.rets[index + 1];
   const auto dims = values.dims;
-  slices->name = name;
-  slices->narrow = indices.type == ffi::DataType::S32;
-  if (!ToCoreType(values.type, &slices->format.dtype) ||
-      (!slices->narrow && indices.type != ffi::DataType::S64) || dims.size() == 0) {
+  sparse->name = name;
+  sparse->int32_indices = indices.type == ffi::DataType::S32;
+  if (!ToCoreType(values.type, &sparse->format.dtype) ||
+      (!sparse->int32_indices && indices.type != ffi::DataType::S64) || dims.size() == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("the sparse gradient of '", name, "' has a dtype that cannot be averaged"));
   }
   const Shape row(dims.begin() + 1, dims.end());
-  slices->format.elements = static_cast<size_t>(NumElements(row));
-  slices->capacity = static_cast<size_t>(values_result.dims[0]);
-  slices->values = values_result.as<char>();
-  slices->indices = indices_result.data;
-  slices->count = count;
+  sparse->format.elements = static_cast<size_t>(NumElements(row));
+  sparse->capacity = static_cast<size_t>(values_result.dims[0]);
+  sparse->values = values_result.as<char>();
+  sparse->indices = indices_result.data;
+  sparse->count = count;
   const auto rows = static_cast<size_t>(dims[0]);
-  OwnRows own(
-      slices->format,
-      slices->narrow ? ReadIndices<int32_t>(indices, rows) : ReadIndices<int64_t>(indices, rows),
-      values.data, weight, duplicates);
-  slices->gathered =
-      std::make_unique<GatheredRows>(slices->format, std::move(own), GetEngine()->topology().rank,
-                                     [slices](size_t all) { return slices->AllocateRows(all); });
-  group->Add(GatherRequest(name, slices->format, row, /*limit=*/-1, slices->gathered.get()));
+  OwnRows own(sparse->format,
+              sparse->int32_indices ? ReadIndices<int32_t>(indices, rows)
+                                    : ReadIndices<int64_t>(indices, rows),
+              values.data, weight, duplicates);
+  sparse->gathered =
+      std::make_unique<GatheredRows>(sparse->format, std::move(own), GetEngine()->topology().rank,
+                                     [sparse](size_t all) { return sparse->AllocateRows(all); });
+  group->Add(GatherRequest(name, sparse->format, row, /*limit=*/-1, sparse->gathered.get()));
   return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status AddAll(const std::vector<std::string>& names, const Operands& operands, float weight,
-                    Duplicates duplicates, std::vector<Slices>* slices, RequestGroup* group) {
-  for (size_t i = 0; i < slices->size(); ++i) {
-    TF_RETURN_IF_ERROR(AddSlices(names[i], operands, 2 * i, operands.counts()->as<int64_t>() + i,
-                                 weight, duplicates, &(*slices)[i], group));
+                    Duplicates duplicates, std::vector<SparseGradient>* sparse,
+                    RequestGroup* group) {
+  for (size_t i = 0; i < sparse->size(); ++i) {
+    TF_RETURN_IF_ERROR(AddSparse(names[i], operands, 2 * i, operands.counts()->as<int64_t>() + i,
+                                 weight, duplicates, &(*sparse)[i], group));
   }
   return absl::OkStatus();
 }
 
-absl::Status WriteAll(const std::vector<Slices>& slices) {
-  for (const Slices& one : slices) TF_RETURN_IF_ERROR(one.Write());
+absl::Status WriteAll(const std::vector<SparseGradient>& sparse) {
+  for (const SparseGradient& one : sparse) TF_RETURN_IF_ERROR(one.Write());
   return absl::OkStatus();
 }
 

@@ -16,7 +16,7 @@
 namespace tfmpi {
 
 // One sparse gradient, from the call until Write has returned. XLA's buffers outlive it.
-struct Slices {
+struct SparseGradient {
   std::string name;
   RowFormat format;
   std::unique_ptr<GatheredRows> gathered;
@@ -24,7 +24,7 @@ struct Slices {
   char* values = nullptr;        // of the result, with memory for `capacity` rows
   void* indices = nullptr;
   int64_t* count = nullptr;  // of the result: the number of rows
-  bool narrow = false;       // int32 indices
+  bool int32_indices = false;
   size_t capacity = 0;
 
   // See GatheredRows::Allocate.
@@ -35,12 +35,13 @@ struct Slices {
   void WriteIndices(const std::vector<int64_t>& from) const;
 };
 
-// Adds the requests of all sparse gradients, which are in host memory. `slices`, as many as
+// Adds the requests of all sparse gradients, which are in host memory. `sparse`, as many as
 // `names`, outlive the requests.
 absl::Status AddAll(const std::vector<std::string>& names, const Operands& operands, float weight,
-                    Duplicates duplicates, std::vector<Slices>* slices, RequestGroup* group);
+                    Duplicates duplicates, std::vector<SparseGradient>* sparse,
+                    RequestGroup* group);
 // Writes all results. Call it when all requests have ended with ok.
-absl::Status WriteAll(const std::vector<Slices>& slices);
+absl::Status WriteAll(const std::vector<SparseGradient>& sparse);
 
 }  // namespace tfmpi
 

@@ -7,7 +7,7 @@ namespace tfmpi {
 
 Operands::Operands(xla::ffi::RemainingArgs ffi_args, xla::ffi::RemainingRets ffi_rets,
                    size_t num_sparse)
-    : slices(num_sparse) {
+    : num_sparse(num_sparse) {
   args.reserve(ffi_args.size());
   rets.reserve(ffi_rets.size());
   for (size_t i = 0; i < ffi_args.size(); ++i)

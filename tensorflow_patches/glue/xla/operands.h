@@ -41,9 +41,9 @@ struct Operands {
   size_t weight_index() const { return args.size() - 2; }
   const Operand& weight() const { return args[weight_index()]; }
   // Null without sparse gradients.
-  const Operand* counts() const { return slices == 0 ? nullptr : &rets[weight_index() + 1]; }
+  const Operand* counts() const { return num_sparse == 0 ? nullptr : &rets[weight_index() + 1]; }
 
-  size_t slices;  // the number of sparse gradients
+  size_t num_sparse;  // sparse gradients
   std::vector<Operand> args;
   std::vector<Operand> rets;
 };

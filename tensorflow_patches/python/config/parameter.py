@@ -22,8 +22,9 @@ EXTRAS = {
     "step; glibc would return it to the kernel and request it again. The total exceeds the "
     "previous peak by at most half of that peak and at most 256 MB; memory unused for 30 seconds "
     "is returned at the next such allocation",
-    "scatter_in_place": "a scatter leaves its variable readable without a copy, as Keras's "
-    "Embedding reads it in each step",
+    "scatter_in_place": "after an op has updated rows of a variable, TensorFlow copies the "
+    "variable whenever all of it is read, as Keras's Embedding does in each step; this avoids the "
+    "copies",
     "rows_ahead": "rows of large tables that a sparse update is about to change are prefetched",
     "compiled_scatter": "in compiled steps a function of this wheel adds the averaged rows to "
     "their variable",

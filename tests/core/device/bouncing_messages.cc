@@ -28,8 +28,8 @@ Status BouncingMessages::Pinned(const std::vector<GpuPart>& parts, std::vector<G
   return Status();
 }
 
-Status BouncingMessages::Start(int number, const std::vector<GpuPart>& to,
-                               const std::vector<GpuPart>& from) {
+Status BouncingMessages::Start(int number, const std::vector<GpuPart>& send,
+                               const std::vector<GpuPart>& receive) {
   Lane& lane = lanes_[number];
   if (simulated_ != nullptr && !simulated_->IsCurrent()) {
     return Status(Code::kInternal, "MPI was given memory of a GPU that is not current");
@@ -39,15 +39,15 @@ Status BouncingMessages::Start(int number, const std::vector<GpuPart>& to,
   Status status;
   if (stream_ == nullptr) status = gpu_->NewStream(&stream_);
   if (status.ok() && lane.event == nullptr) status = gpu_->NewEvent(&lane.event);
-  if (status.ok()) status = Pinned(to, &lane.sent);
-  if (status.ok()) status = Pinned(from, &lane.received);
-  lane.from = from;
-  for (size_t r = 0; r < to.size(); ++r) {
-    if (status.ok() && from[r].bytes != 0) {
-      status = gpu_->Copy(from[r].data, lane.received[r].data, from[r].bytes, stream_);
+  if (status.ok()) status = Pinned(send, &lane.sent);
+  if (status.ok()) status = Pinned(receive, &lane.received);
+  lane.receive = receive;
+  for (size_t r = 0; r < send.size(); ++r) {
+    if (status.ok() && receive[r].bytes != 0) {
+      status = gpu_->Copy(receive[r].data, lane.received[r].data, receive[r].bytes, stream_);
     }
-    if (status.ok() && to[r].bytes != 0) {
-      status = gpu_->Copy(lane.sent[r].data, to[r].data, to[r].bytes, stream_);
+    if (status.ok() && send[r].bytes != 0) {
+      status = gpu_->Copy(lane.sent[r].data, send[r].data, send[r].bytes, stream_);
     }
   }
   if (status.ok()) status = gpu_->Record(lane.event, stream_);
@@ -71,9 +71,10 @@ Status BouncingMessages::Test(int number, bool* ended) {
     case Stage::kSending:
       status = host_->Test(number, &moved);
       if (!status.ok() || !moved) return status;
-      for (size_t r = 0; r < lane.from.size() && status.ok(); ++r) {
-        if (lane.from[r].bytes == 0) continue;
-        status = gpu_->Copy(lane.from[r].data, lane.received[r].data, lane.from[r].bytes, stream_);
+      for (size_t r = 0; r < lane.receive.size() && status.ok(); ++r) {
+        if (lane.receive[r].bytes == 0) continue;
+        status =
+            gpu_->Copy(lane.receive[r].data, lane.received[r].data, lane.receive[r].bytes, stream_);
       }
       if (status.ok()) status = gpu_->Record(lane.event, stream_);
       lane.stage = Stage::kLanding;

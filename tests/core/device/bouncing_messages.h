@@ -26,7 +26,8 @@ class BouncingMessages : public GpuMessages {
       : gpu_(gpu), simulated_(simulated), host_(host) {}
   ~BouncingMessages() override;
 
-  Status Start(int lane, const std::vector<GpuPart>& to, const std::vector<GpuPart>& from) override;
+  Status Start(int lane, const std::vector<GpuPart>& send,
+               const std::vector<GpuPart>& receive) override;
   Status Test(int lane, bool* ended) override;
 
   int started() const { return started_; }
@@ -36,7 +37,7 @@ class BouncingMessages : public GpuMessages {
   struct Lane {
     Stage stage = Stage::kIdle;
     GpuEvent event = nullptr;
-    std::vector<GpuPart> from;            // the GPU's
+    std::vector<GpuPart> receive;         // the GPU's
     std::vector<GpuPart> sent, received;  // pinned, of the same lengths
   };
 

@@ -17,19 +17,19 @@ class LocalMessages::OfRank : public GpuMessages {
     }
   }
 
-  Status Start(int lane, const std::vector<GpuPart>& to,
-               const std::vector<GpuPart>& from) override {
+  Status Start(int lane, const std::vector<GpuPart>& send,
+               const std::vector<GpuPart>& receive) override {
     std::lock_guard<std::mutex> lock(all_.mutex_);
     const Status status = Begin(Call::kStart, "MPI_Isend");
     if (!status.ok()) return status;
     for (int r = 0; r < all_.size_; ++r) {
       if (r == rank_) continue;
-      if (to[r].bytes != 0) {
+      if (send[r].bytes != 0) {
         taken_[lane].push_back(std::make_shared<bool>(false));
         all_.sent_[{lane, rank_, r}].push_back(
-            {static_cast<const char*>(to[r].data), to[r].bytes, taken_[lane].back()});
+            {static_cast<const char*>(send[r].data), send[r].bytes, taken_[lane].back()});
       }
-      if (from[r].bytes != 0) missing_[lane].emplace_back(r, from[r]);
+      if (receive[r].bytes != 0) missing_[lane].emplace_back(r, receive[r]);
     }
     return status;
   }

@@ -181,7 +181,7 @@ TEST_P(DirectTest, WeightsOnTheGpuAndNothingOfOneRank) {
     void* const data = group[rank].Put(values.data(), count * sizeof(float));
     const void* const there = group[rank].Put(&weight, sizeof(float));
     GpuMemory memory = group[rank].Ready();
-    memory.scale = there;
+    memory.weight_on_gpu = there;
     std::vector<Request> requests;
     requests.push_back(
         GpuRequest({"w", DataType::kFloat32, ReduceOp::kAverage, count, 0}, data, data, memory));

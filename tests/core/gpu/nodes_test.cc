@@ -145,7 +145,7 @@ TEST_F(GpuNodesTest, EachNodeIsToldByItsFirstRank) {
     threads.emplace_back([&, rank] {
       const std::unique_ptr<Transport> transport = nodes.Wrap(group.CreateTransport(rank), rank);
       int number = 10 * rank;
-      EXPECT_TRUE(ShareFirstValue(transport.get(), transport->topology().node_first, &number,
+      EXPECT_TRUE(ShareFirstValue(transport.get(), transport->topology().node_leader, &number,
                                   sizeof(number), Clock::now() + std::chrono::seconds(20))
                       .ok());
       EXPECT_EQ(number, rank < 3 ? 0 : 30);
@@ -165,7 +165,7 @@ TEST_F(GpuNodesTest, NoStageIsRecordedInsideAnother) {
     cluster.ranks->JoinAll();
   }
   int stages = 0;
-  for (const ThreadEvents& thread : TakeEvents().threads) {
+  for (const ThreadEvents& thread : CopyEvents().threads) {
     int64_t end = 0;  // of the last: they are in the order of their ends
     for (const Event& event : thread.events) {
       if (event.stage < Stage::kPack || event.stage > Stage::kUnpack) continue;

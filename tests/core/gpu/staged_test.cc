@@ -117,7 +117,7 @@ TEST_P(OnGpuTest, WeightsThatLieOnTheGpu) {
     gpu.Write(data, bytes, gpus.stream(rank));
     const void* const weight = gpus.Number(rank, rank == 0 ? 0.5f : 2.0f);
     GpuMemory memory = gpus.Ready(rank);
-    memory.scale = weight;
+    memory.weight_on_gpu = weight;
     const Job job = {"w", DataType::kFloat32, ReduceOp::kSum, count, 0};
     Request request = RequestOnGpu(job, data, data, memory);
     request.signature.weighted = true;
@@ -285,7 +285,7 @@ TEST_F(StagedErrorTest, AWeightThatIsNoneIsAnErrorOfItsRank) {
       OnGpu tensors(gpus, {job}, rank);
       const void* const weight = gpus.Number(rank, rank == 1 ? -1.0f : 1.0f);
       GpuMemory memory = gpus.Ready(rank);
-      memory.scale = weight;
+      memory.weight_on_gpu = weight;
       said[rank] = RunOne(engine, RequestOnGpu(job, tensors.inputs[0], tensors.outputs[0], memory));
       gpus[rank].Read(tensors.outputs[0], tensors.sizes[0], gpus.stream(rank));
     });

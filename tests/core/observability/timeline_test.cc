@@ -44,7 +44,7 @@ TEST_F(TimelineTest, RecordsNothingUntilItIsTold) {
     std::this_thread::sleep_for(milliseconds(2));
   }
   EXPECT_GE(SecondsIn(Stage::kPack) - before, 0.002);
-  const Events events = TakeEvents();
+  const Events events = CopyEvents();
   EXPECT_TRUE(EventsNamed(events, "off").empty());
   EXPECT_TRUE(EventsNamed(events, "totals only").empty());
 }
@@ -61,9 +61,9 @@ TEST_F(TimelineTest, ThreadsRecordAtOnceAndSpansNest) {
       }
     });
   }
-  for (int i = 0; i < 20; ++i) TakeEvents();  // meanwhile
+  for (int i = 0; i < 20; ++i) CopyEvents();  // meanwhile
   for (std::thread& thread : threads) thread.join();
-  const Events events = TakeEvents();
+  const Events events = CopyEvents();
   EXPECT_EQ(EventsNamed(events, "outer").size(), size_t{kThreads} * kSpans);
   for (const ThreadEvents& thread : events.threads) {
     for (size_t i = 0; i + 1 < thread.events.size(); i += 2) {
@@ -112,7 +112,7 @@ TEST_F(TimelineTest, AStepEndsWhereAGradientComesAgain) {
   EXPECT_EQ(steps[0].last_submit, 400);
   EXPECT_EQ(steps[0].last_response, 600);
   EXPECT_EQ(steps[0].end, 800);
-  EXPECT_EQ(steps[0].gradients, 2);
+  EXPECT_EQ(steps[0].gradients, 4u);
   EXPECT_EQ(steps[1].begin, 800);
   EXPECT_EQ(steps[1].end, 1800);
 }
@@ -322,12 +322,12 @@ TEST_F(TimelineTest, ARankOnItsOwnNamesItsFile) {
 TEST_F(TimelineTest, TheLastEventsAreKept) {
   StartRecording(kRecordEvents);
   { const Span span(Stage::kPack, "early"); }
-  const uint64_t before = TakeEvents().dropped;
+  const uint64_t before = CopyEvents().dropped;
   for (uint64_t i = 0; i < kMaxEvents; ++i) const Span span(Stage::kPack, "many");
   { const Span span(Stage::kPack, "late"); }
   // A thread that is there for the first time has its events kept, and is no reason to lose more.
   std::thread([] { const Span span(Stage::kPack, "another thread"); }).join();
-  const Events events = TakeEvents();
+  const Events events = CopyEvents();
   EXPECT_TRUE(EventsNamed(events, "early").empty());
   EXPECT_EQ(EventsNamed(events, "late").size(), 1u);
   EXPECT_EQ(EventsNamed(events, "another thread").size(), 1u);
@@ -347,7 +347,7 @@ TEST_F(TimelineTest, NamesOfDroppedEventsAreForgotten) {
     const Span span(Stage::kPack, "part " + std::to_string(i));
     const Span common(Stage::kReduce, "common");
   }
-  const Events events = TakeEvents();
+  const Events events = CopyEvents();
   EXPECT_LE(events.names.size(), kMaxEvents);
   EXPECT_GT(EventsNamed(events, "common").size(), kMaxEvents / 4);
   EXPECT_EQ(EventsNamed(events, "part " + std::to_string(more - 1)).size(), 1u);
@@ -367,10 +367,10 @@ TEST_F(TimelineTest, ThreadsRecordWhileTheOldestAreDropped) {
       }
     });
   }
-  for (int i = 0; i < 10; ++i) TakeEvents();  // meanwhile
+  for (int i = 0; i < 10; ++i) CopyEvents();  // meanwhile
   for (std::thread& thread : threads) thread.join();
   size_t kept = 0;
-  for (const ThreadEvents& thread : TakeEvents().threads) kept += thread.events.size();
+  for (const ThreadEvents& thread : CopyEvents().threads) kept += thread.events.size();
   EXPECT_LE(kept, kMaxEvents);
   EXPECT_GE(kept, kMaxEvents - 8 * 1024);
 }

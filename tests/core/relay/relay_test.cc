@@ -51,9 +51,9 @@ class RelayTest : public ::testing::Test {
   void Ready(const std::vector<int>& ranks, const std::vector<NameId>& ids) {
     ReadyList list;
     list.ready = ids;
-    relay_->Take({RankSet(ranks), list}, now_);
+    relay_->Add({RankSet(ranks), list}, now_);
   }
-  void Say(int rank, const ReadyList& list) { relay_->Take({RankSet(rank), list}, now_); }
+  void Say(int rank, const ReadyList& list) { relay_->Add({RankSet(rank), list}, now_); }
   std::string Due() { return Describe(relay_->TakeDue(now_)); }
 
   TimePoint now_ = TimePoint() + std::chrono::hours(1);

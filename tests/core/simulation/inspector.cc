@@ -121,7 +121,7 @@ uint64_t Inspector::Of(const Coordinator& coordinator) {
   };
   uint64_t pending = 0, answered = 0, hash = HashOf(Encode(coordinator.next_));
   for (const auto& entry : coordinator.pending_) pending += of_pending(entry.second);
-  for (const auto& [name, ranks] : coordinator.answered_) {
+  for (const auto& [name, ranks] : coordinator.early_errors_) {
     for (const auto& [rank, times] : ranks) answered += All(HashOf(name), rank, times);
   }
   for (const auto& one : coordinator.agreed_) hash = All(hash, of_pending(one));

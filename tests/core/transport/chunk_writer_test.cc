@@ -58,7 +58,8 @@ TEST(StoreTrials, TwoTrialsInARowDecide) {
   EXPECT_FALSE(trials.streams()) << "it may have been interrupted";
   EXPECT_EQ(Try(&trials, kChunk, microseconds(29), microseconds(3), 1), 2) << "looks again at once";
   EXPECT_TRUE(trials.streams());
-  EXPECT_EQ(Try(&trials, kChunk, microseconds(29), microseconds(3), 1), StoreTrials::kBetween + 2);
+  EXPECT_EQ(Try(&trials, kChunk, microseconds(29), microseconds(3), 1),
+            StoreTrials::kChunksBetweenTrials + 2);
   Try(&trials, kChunk, microseconds(7), microseconds(3), 2);
   EXPECT_FALSE(trials.streams()) << "the cores have come near each other";
 }
@@ -76,7 +77,7 @@ TEST(StoreTrials, ComparesOnlyCopiesOfOneSize) {
   StoreTrials trials;
   EXPECT_EQ(trials.Next(kChunk), Way::kTryCached);
   trials.Record(kChunk, microseconds(29));
-  for (int i = 0; i < StoreTrials::kBetween; ++i) {
+  for (int i = 0; i < StoreTrials::kChunksBetweenTrials; ++i) {
     EXPECT_EQ(trials.Next(kChunk / 2), Way::kBestKnown);
   }
   EXPECT_EQ(trials.Next(kChunk / 2), Way::kTryCached) << "the first size does not come again";

@@ -78,5 +78,47 @@ TEST(PluginTest, SurvivorsThatNeverAllRegroupGiveUp) {
   EXPECT_EQ(status.message(), "another rank could not regroup");
 }
 
+// What MPI writes after a timeout.
+std::vector<std::pair<char*, size_t>>& LateWrites() {
+  static std::vector<std::pair<char*, size_t>> late;
+  return late;
+}
+
+int WriteLate(void* out, size_t bytes) {
+  LateWrites().emplace_back(static_cast<char*>(out), bytes);
+  return kTfMpiTimeout;
+}
+
+TEST(PluginTest, AfterAFailureASmallResultIsTheTransports) {
+  TfMpiTransport plugin = Alone();
+  plugin.split = [](int32_t, TfMpiTransportInfo* info, char*) {
+    info->local_size = info->cores = info->has_rails = 1;
+    info->nodes = 2;
+    return static_cast<int>(kTfMpiOk);
+  };
+  std::unique_ptr<Transport> transport;
+  ASSERT_EQ(StartPluginTransport(&plugin, PluginOptions(), &transport).message(), "");
+  Transport& rail = *transport->rail();  // passes every call to the library
+  plugin.allreduce = [](int32_t, const void*, void* out, const TfMpiReduction* terms, double,
+                        char*) { return WriteLate(out, terms->count * sizeof(float)); };
+  plugin.allgather = [](const void*, void* out, const size_t* bytes, double, char*) {
+    return WriteLate(out, bytes[0]);
+  };
+  plugin.broadcast = [](void* data, size_t bytes, int32_t, double, char*) {
+    return WriteLate(data, bytes);
+  };
+  std::vector<float> in(8, 1), out(8, 1);
+  const size_t bytes = 8 * sizeof(float);
+  const TimePoint soon = Clock::now() + std::chrono::seconds(5);
+  const Code late = Code::kDeadlineExceeded;
+  const Reduction sum = {8, DataType::kFloat32, ReduceOp::kSum, 1};
+  EXPECT_EQ(rail.Allreduce(in.data(), out.data(), sum, soon).code(), late);
+  EXPECT_EQ(rail.Allgather(in.data(), out.data(), {bytes}, soon).code(), late);
+  EXPECT_EQ(rail.Broadcast(out.data(), bytes, 0, soon).code(), late);
+  ASSERT_EQ(LateWrites().size(), 3u);
+  for (const auto& [memory, size] : LateWrites()) std::memset(memory, 7, size);
+  EXPECT_EQ(out, in);
+}
+
 }  // namespace
 }  // namespace tfmpi

@@ -62,7 +62,7 @@ TEST_F(SegmentTest, HasAPlace) {
   const SegmentPlace one = PlaceOfSegments(), two = PlaceOfSegments();
   EXPECT_EQ(std::memcmp(&one, &two, sizeof one), 0);
   EXPECT_NE(one.host[0], '\0');
-  EXPECT_EQ(std::strlen(one.start), 37u);  // a UUID and the end of its line
+  EXPECT_EQ(std::strlen(one.boot_id), 37u);  // a UUID and the end of its line
   EXPECT_NE(one.device, 0u);
 }
 

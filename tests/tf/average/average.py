@@ -224,7 +224,7 @@ def refused() -> dict[str, str]:
         types = ("T", tf.float32.as_datatype_enum, "reduce_op", reduce_op)
         return execute.execute(
             *(b"TfMpiAllreduce", 1, [tf.ones([2]), tf.constant(f"op {reduce_op}")]),
-            attrs=(*types, "members", [], "horovods", False),
+            attrs=(*types, "members", [], "for_horovod", False),
             ctx=context.context(),
         )
 

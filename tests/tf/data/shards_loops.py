@@ -22,6 +22,7 @@ UNKNOWN = WHOLE.filter(lambda number: number >= 0)
 
 SPARSE = tf.data.Dataset.from_tensor_slices(tf.sparse.from_dense(tf.range(23)[:, None]))
 LENGTHS = [1, 3] * 4 + [1] * 7
+DRAWN = WHOLE.map(lambda number: number + tf.random.uniform([], 0, 1, tf.int64))  # by rank 0
 RAGGED = tf.data.Dataset.from_tensor_slices(tf.RaggedTensor.from_row_lengths(range(23), LENGTHS))
 
 
@@ -34,6 +35,8 @@ def seen(dataset):
 
 
 def dense(step):
+    if isinstance(step, tf.experimental.Optional):
+        return step.get_value()
     if isinstance(step, tf.RaggedTensor):
         return step.flat_values
     return tf.sparse.to_dense(step) if isinstance(step, tf.SparseTensor) else step
@@ -261,6 +264,7 @@ found = {
     "ragged": seen(RAGGED.batch(4)),
     "elements": seen(WHOLE),
     "elements_unknown": seen(UNKNOWN),
+    "elements_optional": seen(DRAWN.map(tf.experimental.Optional.from_value)),
     "elements_shuffled": seen(WHOLE.shuffle(23)),
     "session": seen_by_session(),
     "break": seen_after_a_break(),

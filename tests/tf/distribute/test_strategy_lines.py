@@ -43,7 +43,7 @@ def said_fixture(strategies: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_more_devices_than_a_rank_uses_are_reported(strategies, said):
-    assert strategies.devices(["cpu:0", "cpu:1"])[0] == 2
+    assert strategies.replicas_of_devices(["cpu:0", "cpu:1"])[0] == 2
     assert said == [
         "the strategy has 2 devices, but each rank computes its part of a batch on one; to use "
         "more, start one rank per core or GPU"
@@ -51,9 +51,9 @@ def test_more_devices_than_a_rank_uses_are_reported(strategies, said):
 
 
 def test_other_workers_than_the_ranks_are_reported(strategies, said):
-    assert strategies.workers(cluster_resolver=Resolver(2))[0] == 2
+    assert strategies.replicas_of_workers(cluster_resolver=Resolver(2))[0] == 2
     assert not said
-    strategies.workers(cluster_resolver=Resolver(3))
+    strategies.replicas_of_workers(cluster_resolver=Resolver(3))
     (line,) = said
     assert line.startswith(
         "TF_CONFIG names 3 workers, but 2 ranks run: they split the global batch"
@@ -65,4 +65,4 @@ def test_a_rank_that_is_not_a_worker_is_refused(strategies):
         "rank 0 of 2 is a 'ps' according to its TF_CONFIG.*Unset TF_CONFIG and start workers only"
     )
     with pytest.raises(NotImplementedError, match=words):
-        strategies.workers(cluster_resolver=Resolver(2, "ps"))
+        strategies.replicas_of_workers(cluster_resolver=Resolver(2, "ps"))

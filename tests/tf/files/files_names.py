@@ -181,6 +181,8 @@ def datasets(model: Any) -> None:
         printed["taken"] = sorted(int(n) for n in snapshot)
     numbers.save(str(DIRECTORY / "saved"))
     printed["saved"] = [int(n) for n in tf.data.Dataset.load(str(DIRECTORY / "saved"))]
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        session.run(tf.data.Dataset.range(20).save(str(DIRECTORY / "saved in a session")))
 
 
 os.chdir(DIRECTORY)

@@ -127,13 +127,11 @@ def save(waits: Any, monkeypatch: Any, posts: dict[str, int], why: str = "") -> 
 
 def test_a_save_that_rank_0_does_not_make_is_an_error(waits, monkeypatch):
     one = save(waits, monkeypatch, {})
-    assert one.waiting(7).startswith(
+    assert one.describe(7).startswith(
         "rank 1 has waited 7 s for rank 0 to save '/tmp/model' (save number 1"
     )
-    assert "Save under the same path on all ranks" in one.waiting(7)
-    one.section = "callbacks 1"  # in which rank 0 has saved something else
-    posts = {waits._RANK_0_WAITS: 99, waits._LEFT + one.section: 1}
-    monkeypatch.setattr(waits, "_posted", lambda name: posts.get(name, 0))
+    assert "Save under the same path on all ranks" in one.describe(7)
+    monkeypatch.setattr(waits, "_posted", lambda name: 99 if name == waits._RANK_0_WAITS else 0)
     with pytest.raises(
         RuntimeError, match="saves '/tmp/model', but rank 0 has continued without saving it"
     ):
@@ -148,13 +146,13 @@ def test_a_save_that_rank_0_does_not_make_is_an_error(waits, monkeypatch):
 
 def test_a_save_that_takes_too_long_is_an_error(waits, monkeypatch):
     monkeypatch.setenv("TF_MPI_STALL_TIMEOUT", "1")
-    monkeypatch.setattr(waits, "_posts_read", lambda: 0)
+    monkeypatch.setattr(waits, "_posts_received", lambda: 0)
     monkeypatch.setattr(waits.presence, "follow", lambda: False)
     with pytest.raises(RuntimeError, match="If rank 0 is only slow, raise TF_MPI_STALL_TIMEOUT"):
         waits._wait(save(waits, monkeypatch, {}))
 
 
-def test_a_save_under_another_name_is_reported(waits, monkeypatch):
+def test_a_save_under_another_name_does_not_hide_one_that_is_missing(waits, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(waits.log, "say", said.append)
     monkeypatch.setattr(waits.names, "map_folders", lambda path, other: None)
@@ -164,6 +162,10 @@ def test_a_save_under_another_name_is_reported(waits, monkeypatch):
     monkeypatch.setattr(waits, "_matched", {0})
     one._match(0)
     assert "which refers to the same file until the process exits" in said[0]
+    one.section = "fit"  # in whose callbacks rank 0 has saved something else
+    monkeypatch.setattr(waits, "_posted", lambda name: int(name == waits._LEFT + "fit"))
+    assert one.is_over()
+    assert "but rank 0 has not saved it; nothing was written. Save under the same path" in said[1]
 
 
 def test_a_save_that_is_not_visible_on_this_node_is_reported(waits, monkeypatch, tmp_path):

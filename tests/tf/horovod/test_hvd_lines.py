@@ -27,6 +27,17 @@ def test_init_with_averaging_off_is_reported(monkeypatch, capsys):
     assert capsys.readouterr().err == f"{line}TF_MPI_ENABLE=0\n"
 
 
+def test_rank_0_alone_says_a_line_after_init(capsys):
+    log = load("tensorflow.mpi._src.runtime.log")
+    log.group.activate(1, 2, {})
+    log.group.leave_to_script()
+    log.once("a line")
+    assert capsys.readouterr().err == ""
+    log.group.group_rank = 0
+    log.once("a line")
+    assert capsys.readouterr().err == "tensorflow.mpi rank 0/2: a line\n"
+
+
 def test_the_end_of_a_warmup_is_printed(monkeypatch, capsys):
     callbacks = load("tensorflow.mpi._src.horovod.callbacks")
     monkeypatch.setattr(callbacks.basics, "rank", lambda: 0)
@@ -36,6 +47,17 @@ def test_the_end_of_a_warmup_is_printed(monkeypatch, capsys):
     for epoch in (3, 4):
         warmup.on_epoch_end(epoch)
     assert capsys.readouterr().out == ("\nEpoch 5: finished gradual learning rate warmup to 0.4.\n")
+
+
+def test_a_momentum_that_cannot_be_corrected_is_reported(capsys):
+    callbacks = load("tensorflow.mpi._src.horovod.callbacks")
+    schedule = callbacks._Schedule(0.1, lambda epoch: 2.0)
+    optimizer = types.SimpleNamespace(learning_rate=0.1, momentum=0.9)
+    schedule.model = types.SimpleNamespace(optimizer=optimizer)
+    schedule._adjust(1)
+    assert optimizer.learning_rate == 0.2
+    line = "_Schedule: momentum_correction has no effect, because the momentum of SimpleNamespace"
+    assert line in capsys.readouterr().err
 
 
 def test_sparse_gradients_over_several_passes_are_an_error(monkeypatch):

@@ -95,7 +95,7 @@ def named(kinds: tuple[How, ...]) -> list[str]:
     return [
         as_named_here(module, attribute)
         for row in table.TABLE
-        if row.how in kinds and replacement_table._has(row.versions)
+        if row.how in kinds and replacement_table._version_matches(row.versions)
         for module, attribute in row.targets()
     ]
 
@@ -142,6 +142,6 @@ result: dict[str, Any] = {
     "no row": sorted(target for target, value in replaced.items() if not is_row(target, value)),
     "own class": is_ours(vars(Own)["apply"]),
     "summary": "Total params: 3" in summary(),
-    "orbax": orbax_saves() if replacement_table._has("keras>=3.13") else None,
+    "orbax": orbax_saves() if replacement_table._version_matches("keras>=3.13") else None,
 }
 print("RESULT", json.dumps(result))

@@ -145,12 +145,10 @@ Status CudaAwareCollectives::Allreduce(const void* in, void* out, size_t count, 
 
 Status CudaAwareCollectives::ReduceAll(const char* in, char* out, size_t bytes, const Terms& terms,
                                        TimePoint deadline) {
-  constexpr auto kNap = std::chrono::microseconds(10);
-  constexpr int kSpins = 200;
   const size_t chunks = (bytes + chunk_bytes_ - 1) / chunk_bytes_;
   size_t started = 0;
   size_t ended = 0;
-  for (int looks = 0; ended < chunks; ++looks) {
+  for (int polls = 0; ended < chunks; ++polls) {
     bool moved = false;
     Slot* const next = &slots_[started % kSlots];
     // In order, so that all ranks have a chunk in the same slot.
@@ -167,13 +165,9 @@ Status CudaAwareCollectives::ReduceAll(const char* in, char* out, size_t bytes, 
       if (slot.stage == Stage::kFree) ++ended;
     }
     if (moved) {
-      looks = 0;
-    } else if (looks < kSpins) {
-      Clock::Relax();
-    } else if (Clock::now() > deadline) {
+      polls = 0;
+    } else if (!PauseBetweenPolls(polls, deadline)) {
       return Late();
-    } else {
-      Clock::Sleep(kNap);
     }
   }
   return Status();
@@ -235,13 +229,13 @@ char* CudaAwareCollectives::Received(const Slot& slot, size_t rank) const {
 }
 
 Status CudaAwareCollectives::Share(const Slot& slot) {
-  std::vector<GpuPart> to(size()), from(size());
+  std::vector<GpuPart> send(size()), receive(size());
   for (size_t r = 0; r < size(); ++r) {
     if (r == rank()) continue;
-    to[r] = {slot.memory + Begin(slot.bytes, r), Length(slot.bytes, r)};
-    from[r] = {Received(slot, r), Length(slot.bytes, rank())};
+    send[r] = {slot.memory + Begin(slot.bytes, r), Length(slot.bytes, r)};
+    receive[r] = {Received(slot, r), Length(slot.bytes, rank())};
   }
-  return messages_->Start(2 * slot.number, to, from);
+  return messages_->Start(2 * slot.number, send, receive);
 }
 
 Status CudaAwareCollectives::Add(const Slot& slot, const Terms& terms) {
@@ -258,13 +252,13 @@ Status CudaAwareCollectives::Add(const Slot& slot, const Terms& terms) {
 }
 
 Status CudaAwareCollectives::Spread(const Slot& slot) {
-  std::vector<GpuPart> to(size()), from(size());
+  std::vector<GpuPart> send(size()), receive(size());
   for (size_t r = 0; r < size(); ++r) {
     if (r == rank()) continue;
-    to[r] = {Received(slot, rank()), Length(slot.bytes, rank())};
-    from[r] = {slot.memory + Begin(slot.bytes, r), Length(slot.bytes, r)};
+    send[r] = {Received(slot, rank()), Length(slot.bytes, rank())};
+    receive[r] = {slot.memory + Begin(slot.bytes, r), Length(slot.bytes, r)};
   }
-  return messages_->Start(2 * slot.number + 1, to, from);
+  return messages_->Start(2 * slot.number + 1, send, receive);
 }
 
 Status CudaAwareCollectives::CopyOut(const Slot& slot, GpuStream stream) {

@@ -142,7 +142,7 @@ Status DirectReduction::ReadWeights(const std::vector<FusionEntry>& entries,
   size_t copies = 0;  // one for consecutive entries with the same weight
   const void* last = nullptr;
   for (const FusionEntry& entry : entries) {
-    const void* const on_gpu = entry.request->memory.scale;
+    const void* const on_gpu = entry.request->memory.weight_on_gpu;
     if (on_gpu == nullptr || on_gpu == last) continue;
     last = on_gpu;
     TFMPI_RETURN_IF_NOT_OK(gpu_->Copy(weights_ + copies++, on_gpu, sizeof(float), stream_));
@@ -156,7 +156,7 @@ Status DirectReduction::ReadWeights(const std::vector<FusionEntry>& entries,
   last = nullptr;
   for (size_t i = 0; i < entries.size(); ++i) {
     const Request& request = *entries[i].request;
-    const void* const on_gpu = request.memory.scale;
+    const void* const on_gpu = request.memory.weight_on_gpu;
     if (on_gpu != nullptr && on_gpu != last) ++next;
     if (on_gpu != nullptr) last = on_gpu;
     const double weight = on_gpu == nullptr ? request.scale : weights_[next - 1];

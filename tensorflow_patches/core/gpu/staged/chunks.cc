@@ -9,7 +9,7 @@ class Cutter {
  public:
   Cutter(size_t limit, size_t most_stretches) : limit_(limit), most_stretches_(most_stretches) {}
 
-  // `whole`: an unsplit tensor; this function sets its `wire`.
+  // `whole`: an unsplit tensor; this function sets its `wire_offset`.
   void Add(Stretch whole) {
     const size_t element = WireBytes(whole.type, 1);
     size_t left = whole.count;
@@ -18,7 +18,7 @@ class Cutter {
       Chunk& chunk = chunks_.back();
       Stretch piece = whole;
       piece.count = std::min(left, (limit_ - chunk.bytes) / element);
-      piece.wire = chunk.bytes;
+      piece.wire_offset = chunk.bytes;
       left -= piece.count;
       piece.padding = left == 0 ? whole.padding : 0;
       if (whole.input != nullptr) whole.input += piece.bytes();

@@ -16,9 +16,9 @@ namespace tfmpi {
 struct Stretch {
   size_t entry = 0;  // its index in the response
   DataType type = DataType::kFloat32;
-  size_t count = 0;    // elements
-  size_t padding = 0;  // bytes after them on the wire
-  size_t wire = 0;     // its offset in the chunk, in bytes
+  size_t count = 0;        // elements
+  size_t padding = 0;      // bytes after them on the wire
+  size_t wire_offset = 0;  // its offset in the chunk, in bytes
   // Null if this rank has nothing to send, or receives nothing.
   const char* input = nullptr;
   char* output = nullptr;

@@ -18,8 +18,8 @@ using Lane = PinnedRing::Lane;
 
 // Where a stretch's elements are in a slot, in the GPU's form.
 char* GpuForm(const Slot& slot, const Stretch& stretch) {
-  if (IsWireForm(stretch.type)) return slot.wire + stretch.wire;
-  return slot.own + stretch.wire / WireBytes(stretch.type, 1) * SizeOf(stretch.type);
+  if (IsWireForm(stretch.type)) return slot.wire + stretch.wire_offset;
+  return slot.own + stretch.wire_offset / WireBytes(stretch.type, 1) * SizeOf(stretch.type);
 }
 
 bool IsWeight(float scale) { return std::isfinite(scale) && scale >= 0; }
@@ -139,7 +139,7 @@ Status StagedReduction::Fetch(const Work& work, size_t number) {
         status = gpu->Wait(lane->fetching, request->memory.ready);
         last = request;
       }
-      const void* const scale = request->memory.scale;
+      const void* const scale = request->memory.weight_on_gpu;
       if (status.ok() && scale != nullptr && scale != last_scale) {
         status = gpu->Copy(slot.scales + scales++, scale, sizeof(float), lane->fetching);
         last_scale = scale;
@@ -176,7 +176,7 @@ void StagedReduction::ReadScales(const Slot& slot, const Chunk& chunk, Work* wor
     for (const Stretch& stretch : chunk.stretches) {
       const Request* const request = work->entries[stretch.entry].request;
       if (request == nullptr || request->memory.gpu != lane->gpu) continue;
-      const void* const scale = request->memory.scale;
+      const void* const scale = request->memory.weight_on_gpu;
       if (scale == nullptr) {
         work->scales[stretch.entry] = request->scale;
         continue;
@@ -204,7 +204,7 @@ Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Wor
   {
     const Span span(Stage::kPack, "", chunk.bytes);
     for (const Stretch& stretch : chunk.stretches) {
-      char* const wire = slot.wire + stretch.wire;
+      char* const wire = slot.wire + stretch.wire_offset;
       const size_t bytes = WireBytes(stretch.type, stretch.count);
       if (stretch.input == nullptr) {
         std::memset(wire, 0, bytes);
@@ -220,7 +220,7 @@ Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Wor
     if (stretch.output == nullptr || IsWireForm(stretch.type)) continue;
     const size_t element = WireBytes(stretch.type, 1);
     char* const gpu_form = GpuForm(slot, stretch);
-    ForEachRun(slot, chunk, work, stretch.wire, stretch.count * element,
+    ForEachRun(slot, chunk, work, stretch.wire_offset, stretch.count * element,
                [&](const char* from, size_t at, size_t bytes) {
                  Unpack(stretch.type, from, gpu_form + at / element * SizeOf(stretch.type),
                         bytes / element, 1);
@@ -286,7 +286,7 @@ Status StagedReduction::Land(const Slot& slot, const Chunk& chunk, const Work& w
         continue;
       }
       const size_t padding = stretch.padded_output ? stretch.padding : 0;
-      status = ForEachRun(slot, chunk, work, stretch.wire, stretch.bytes() + padding,
+      status = ForEachRun(slot, chunk, work, stretch.wire_offset, stretch.bytes() + padding,
                           [&](const char* from, size_t at, size_t bytes) {
                             return copies.Add(stretch.output + at, from, bytes);
                           });

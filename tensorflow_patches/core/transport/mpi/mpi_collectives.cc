@@ -62,6 +62,7 @@ int AllreduceSmall(const Group& group, const void* in, void* out, const Reductio
       MPI_Iallreduce(in == out ? MPI_IN_PLACE : in, out, static_cast<int>(reduction.count),
                      ToMpi(reduction.type), ToMpi(reduction.op), group.comm, &request));
   const int result = Wait(&request, deadline, "MPI_Iallreduce", error);
+  // Scales: reduction.type is a wire type, so there is nothing to convert.
   if (result == kTfMpiOk) Unpack(reduction.type, out, out, reduction.count, reduction.scale);
   return result;
 }

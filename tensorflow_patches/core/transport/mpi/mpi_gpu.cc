@@ -31,7 +31,7 @@ int TakesGpuMemory() {
   return takes == 1 ? 1 : 0;
 }
 
-int StartExchange(int32_t lane, const TfMpiPart* to, const TfMpiPart* from, char* error) {
+int StartExchange(int32_t lane, const TfMpiPart* send, const TfMpiPart* receive, char* error) {
   State& state = GetState();
   const Group& group = state.data;
   std::vector<MPI_Request>& requests = state.lanes[lane];
@@ -41,26 +41,26 @@ int StartExchange(int32_t lane, const TfMpiPart* to, const TfMpiPart* from, char
   };
   if (!requests.empty()) return refuse("the previous one on this lane has not ended");
   for (int r = 0; r < group.size; ++r) {
-    if (to[r].bytes > INT_MAX || from[r].bytes > INT_MAX)
-      return refuse("a part is larger than 2 GiB");
+    if (send[r].bytes > INT_MAX || receive[r].bytes > INT_MAX)
+      return refuse("a part has 2 GiB or more");
   }
   // Receives are posted first, so that arriving data need not be buffered.
   for (int i = 1; i < group.size; ++i) {
     const int source = (group.rank + i) % group.size;
-    if (from[source].bytes == 0) continue;
+    if (receive[source].bytes == 0) continue;
     requests.push_back(MPI_REQUEST_NULL);
     TFMPI_RETURN_IF_ERROR(
         "MPI_Irecv into memory of a GPU",
-        MPI_Irecv(from[source].data, static_cast<int>(from[source].bytes), MPI_BYTE, source,
+        MPI_Irecv(receive[source].data, static_cast<int>(receive[source].bytes), MPI_BYTE, source,
                   kLaneTag + lane, group.comm, &requests.back()));
   }
   for (int i = 1; i < group.size; ++i) {
     const int peer = (group.rank - i + group.size) % group.size;
-    if (to[peer].bytes == 0) continue;
+    if (send[peer].bytes == 0) continue;
     requests.push_back(MPI_REQUEST_NULL);
     TFMPI_RETURN_IF_ERROR("MPI_Isend from memory of a GPU",
-                          MPI_Isend(to[peer].data, static_cast<int>(to[peer].bytes), MPI_BYTE, peer,
-                                    kLaneTag + lane, group.comm, &requests.back()));
+                          MPI_Isend(send[peer].data, static_cast<int>(send[peer].bytes), MPI_BYTE,
+                                    peer, kLaneTag + lane, group.comm, &requests.back()));
   }
   return kTfMpiOk;
 }

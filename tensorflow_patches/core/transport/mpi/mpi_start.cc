@@ -164,7 +164,7 @@ int SplitRanks(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error) {
   }
   const auto [count, even] = CountNodes(leaders);
   info->nodes = count;
-  info->rails = even ? 1 : 0;
+  info->has_rails = even ? 1 : 0;
   // mpirun binds each rank to its own cores, so this rank's mask says nothing about its peers'.
   cpu_set_t mask = AllowedCores();
   int32_t quota = QuotaCores();
@@ -188,6 +188,7 @@ int MapNode(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* er
                         MPI_Allgather(&rank, 1, MPI_INT32_T, ranks, 1, MPI_INT32_T, node.comm));
   if (node.size == 1) {
     *memory = std::calloc(1, bytes);
+    if (*memory == nullptr) return Fail("calloc", MPI_ERR_NO_MEM, error);
     return kTfMpiOk;
   }
   SegmentId id = {};

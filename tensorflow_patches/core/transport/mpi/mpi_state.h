@@ -23,6 +23,7 @@ constexpr int kLaneTag = 6;      // one for each lane
 // Chunks in flight: one is reduced while the other is sent.
 constexpr int kChunksInFlight = 2;
 
+// A control message that is being sent.
 struct Outgoing {
   std::string bytes;
   MPI_Request request;
@@ -72,7 +73,7 @@ class Backoff {
 };
 
 int TimedOut(const char* what, char* error);
-// Waits until `request` is complete, or the deadline has passed.
+// Waits until `request` is complete; after the deadline returns kTfMpiTimeout and leaves it active.
 int Wait(MPI_Request* request, TimePoint deadline, const char* what, char* error);
 TimePoint DeadlineIn(double seconds);
 
@@ -83,7 +84,7 @@ int Init(int32_t shrink_on_fault, TfMpiTransportInfo* info, char* error);
 int SplitRanks(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error);
 int MapNode(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* error);
 int Finalize(char* error);
-// Duplicates `parent` for control messages, and sets `info` from data.comm, which is already set.
+// Duplicates `parent` for control messages; sets the rest of data, whose comm is set, and `info`.
 int UseGroup(MPI_Comm parent, TfMpiTransportInfo* info, char* error);
 
 // mpi_messages.cc
@@ -101,7 +102,7 @@ int Broadcast(void* data, size_t bytes, int32_t root, double seconds, char* erro
 
 // mpi_gpu.cc
 int TakesGpuMemory();
-int StartExchange(int32_t lane, const TfMpiPart* to, const TfMpiPart* from, char* error);
+int StartExchange(int32_t lane, const TfMpiPart* send, const TfMpiPart* receive, char* error);
 int TestExchange(int32_t lane, int32_t* ended, char* error);
 
 // mpi_survivors.cc

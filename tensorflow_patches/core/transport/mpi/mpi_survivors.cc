@@ -18,6 +18,7 @@ int CanShrink(char* error) {
     why = "the job was started without fault tolerance (mpirun --with-ft ulfm)";
   }
   if (why == nullptr) {
+    // A death is also an error of these, and would end the job.
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     return kTfMpiOk;
@@ -59,6 +60,7 @@ int Agree(int32_t yes, double seconds, int32_t* all, char* error) {
       return TimedOut("the agreement of the survivors", error);
     }
   }
+  // An error means that a rank has died, which is an answer, too.
   *all = result == MPI_SUCCESS && flag != 0 ? 1 : 0;
   return kTfMpiOk;
 }
@@ -72,6 +74,7 @@ int Regroup(TfMpiTransportInfo* info, char* error) {
   state.probed = MPI_MESSAGE_NULL;
   MPI_Comm smaller = MPI_COMM_NULL;
   TFMPI_RETURN_IF_ERROR("MPIX_Comm_shrink", state.ulfm.Shrink(state.data.comm, &smaller));
+  // The former communicators are not freed: that needs the ranks that have died.
   state.control = MPI_COMM_NULL;
   state.rail = state.node = Group();
   state.data.comm = smaller;

@@ -50,7 +50,7 @@ class PairwiseAllreduce {
     element_ = SizeOf(reduction.type);
     out_ = out;
     const size_t mine = Bytes(group.rank);
-    received_.resize(mine * (group.size - 1));  // never shrunk: page faults are expensive
+    received_.resize(mine * (group.size - 1));  // keeps its capacity: page faults are expensive
     sources_.resize(group.size);
     sources_[group.rank] = in + Offset(group.rank);
     requests_.clear();
@@ -70,7 +70,7 @@ class PairwiseAllreduce {
     return MPI_SUCCESS;
   }
 
-  // Makes as much progress as it can without waiting; sets `moved` if it made any.
+  // Without waiting: if this stage's messages are complete, begins the next one and sets `moved`.
   int Advance(bool* moved) {
     int done = 0;
     int result = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,

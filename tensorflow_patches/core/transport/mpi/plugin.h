@@ -27,13 +27,13 @@ enum TfMpiTransportResult {
 
 enum TfMpiGroup {
   kTfMpiAll = 0,   // every rank
-  kTfMpiRail = 1,  // the ranks with this local rank, one per node; only if `rails` is not 0
+  kTfMpiRail = 1,  // the ranks with this local rank, one per node; only if `has_rails` is not 0
 };
 
 struct TfMpiTransportInfo {
   int32_t rank, size, local_rank, local_size, nodes;
   int32_t cores;      // that the ranks of this node can use together
-  int32_t rails;      // 1: every node has the same number of ranks
+  int32_t has_rails;  // 1: every node has the same number of ranks
   char library[256];  // the MPI library and its version, one line
 };
 
@@ -70,8 +70,8 @@ struct TfMpiTransport {
   // `seconds`: until the deadline.
   int (*allreduce)(int32_t group, const void* in, void* out, const struct TfMpiReduction* reduction,
                    double seconds, char* error);
-  // The library's own operation, without a scale. `seconds` < 0: no deadline, by MPI_Allreduce,
-  // which blocks; else by MPI_Iallreduce.
+  // The library's own operation, of a wire type, without a scale. `seconds` < 0: no deadline, by
+  // MPI_Allreduce, which blocks; else by MPI_Iallreduce.
   int (*plain_allreduce)(const void* in, void* out, const struct TfMpiReduction* reduction,
                          double seconds, char* error);
   int (*allgather)(const void* in, void* out, const size_t* bytes, double seconds, char* error);
@@ -79,7 +79,7 @@ struct TfMpiTransport {
   int (*finalize)(char* error);
 
   // Continuing after deaths. can_shrink, after `init`: ok if this MPI, as it was started, supports
-  // it; the other three may be called only then. `agree` and `regroup` are collective over the
+  // it; the next three may be called only then. `agree` and `regroup` are collective over the
   // living ranks.
   int (*can_shrink)(char* error);
   // Returns 1 if a rank has died, or one that knows of a death has called `agree` with 0.
@@ -93,8 +93,8 @@ struct TfMpiTransport {
   // GPU memory: the contract is that of GpuMessages (core/transport/gpu_messages.h).
   // takes_gpu_memory, after `init`: 1 if the library reports support for memory of NVIDIA GPUs.
   int (*takes_gpu_memory)(void);
-  // `to` and `from` have one part per rank.
-  int (*start_exchange)(int32_t lane, const struct TfMpiPart* to, const struct TfMpiPart* from,
+  // `send` and `receive` have one part per rank.
+  int (*start_exchange)(int32_t lane, const struct TfMpiPart* send, const struct TfMpiPart* receive,
                         char* error);
   // *ended: 1 if everything started on the lane has ended.
   int (*test_exchange)(int32_t lane, int32_t* ended, char* error);

@@ -3,9 +3,13 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <numeric>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "tensorflow_patches/core/base/sizes.h"
+#include "tensorflow_patches/core/memory/leaked_memory.h"
 #include "tensorflow_patches/core/transport/membership.h"
 #include "tensorflow_patches/core/transport/mpi/plugin.h"
 
@@ -26,9 +30,9 @@ class PluginGpuMessages : public GpuMessages {
  public:
   explicit PluginGpuMessages(const TfMpiTransport* plugin) : plugin_(plugin) {}
 
-  Status Start(int lane, const std::vector<GpuPart>& to,
-               const std::vector<GpuPart>& from) override {
-    const auto sent = ToPlugin(to), received = ToPlugin(from);
+  Status Start(int lane, const std::vector<GpuPart>& send,
+               const std::vector<GpuPart>& receive) override {
+    const auto sent = ToPlugin(send), received = ToPlugin(receive);
     return ToStatus(plugin_->start_exchange(lane, sent.data(), received.data(), error_), error_);
   }
 
@@ -50,7 +54,7 @@ class PluginGpuMessages : public GpuMessages {
   char error_[TFMPI_ERROR_BYTES] = {};
 };
 
-// Its Wait only sleeps. After the roll call, a NodeTransport wraps this.
+// Wait only sleeps, briefly. Used by itself in the roll call only, else inside a NodeTransport.
 class PluginTransport : public Transport {
  public:
   PluginTransport(const TfMpiTransport* plugin, const TfMpiTransportInfo& info, TfMpiGroup group,
@@ -90,8 +94,10 @@ class PluginTransport : public Transport {
   Status Allreduce(const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline) override {
     const TfMpiReduction terms = ToPlugin(reduction);
-    return ToStatus(plugin_->allreduce(group_, in, out, &terms, SecondsUntil(deadline), error_),
-                    error_);
+    return Collect(
+        in, out, reduction.count * SizeOf(reduction.type), [&](const void* from, void* to) {
+          return plugin_->allreduce(group_, from, to, &terms, SecondsUntil(deadline), error_);
+        });
   }
 
   Status PlainAllreduce(const void* in, void* out, const Reduction& reduction,
@@ -103,12 +109,16 @@ class PluginTransport : public Transport {
 
   Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
                    TimePoint deadline) override {
-    return ToStatus(plugin_->allgather(in, out, bytes.data(), SecondsUntil(deadline), error_),
-                    error_);
+    const size_t all = std::accumulate(bytes.begin(), bytes.end(), size_t{0});
+    return Collect(out, out, all, [&](const void*, void* to) {
+      return plugin_->allgather(in, to, bytes.data(), SecondsUntil(deadline), error_);
+    });
   }
 
   Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
-    return ToStatus(plugin_->broadcast(data, bytes, root, SecondsUntil(deadline), error_), error_);
+    return Collect(data, data, bytes, [&](const void*, void* to) {
+      return plugin_->broadcast(to, bytes, root, SecondsUntil(deadline), error_);
+    });
   }
 
   GpuMessages* gpu_messages() override { return gpu_messages_.get(); }
@@ -117,6 +127,23 @@ class PluginTransport : public Transport {
 
  private:
   static constexpr std::chrono::microseconds kWait{100};
+
+  // Calls `collective` with `in` and `out`, or, if the data is small, with memory that replaces
+  // both and is leaked after a failure (transport.h).
+  template <typename Collective>
+  Status Collect(const void* in, void* out, size_t bytes, const Collective& collective) {
+    if (bytes > kMinMpiShare * static_cast<size_t>(topology_.size)) {
+      return ToStatus(collective(in, out), error_);
+    }
+    auto memory = std::make_unique<std::string>(static_cast<const char*>(in), bytes);
+    const int result = collective(memory->data(), memory->data());
+    if (result == kTfMpiOk) {
+      memory->copy(static_cast<char*>(out), bytes);
+    } else {
+      KeepUntilExit(std::move(memory));
+    }
+    return ToStatus(result, error_);
+  }
 
   static TfMpiReduction ToPlugin(const Reduction& reduction) {
     return {reduction.count, static_cast<int32_t>(reduction.type),
@@ -189,7 +216,7 @@ Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
   if (options.shrink_on_fault) membership = std::make_unique<PluginMembership>(plugin, options);
   auto all = std::make_unique<PluginTransport>(plugin, *info, kTfMpiAll, std::move(membership));
   std::unique_ptr<Transport> rail;
-  if (info->nodes > 1 && info->rails != 0) {
+  if (info->nodes > 1 && info->has_rails != 0) {
     rail = std::make_unique<PluginTransport>(plugin, *info, kTfMpiRail);
   }
   // A group that continues after deaths would lose the ranks below a dead one, so there all ranks

@@ -13,7 +13,7 @@ StoreTrials::Way StoreTrials::Next(size_t bytes) {
 }
 
 void StoreTrials::Record(size_t bytes, Clock::duration time) {
-  wait_ = kBetween;
+  wait_ = kChunksBetweenTrials;
   if (cached_bytes_ == 0 || cached_bytes_ != bytes) {
     cached_bytes_ = bytes;
     cached_ = time;

@@ -22,8 +22,8 @@ namespace tfmpi {
 // kAuto: each rank decides. kCached: the extra streaming_stores is off. kStreamed: for tests.
 enum class Stores { kAuto = 0, kCached = 1, kStreamed = 2 };
 
-// Compares the times of two consecutive copies of one size. Times are arguments, so tests need no
-// clock.
+// Compares the times of two copies of one size, first a cached, then a streamed one. Times are
+// arguments, so tests need no clock.
 class StoreTrials {
  public:
   enum class Way { kBestKnown, kTryCached, kTryStreamed };
@@ -33,7 +33,7 @@ class StoreTrials {
   void Record(size_t bytes, Clock::duration time);
   bool streams() const { return streams_; }
 
-  static constexpr int kBetween = 128;  // chunks
+  static constexpr int kChunksBetweenTrials = 128;  // chunks
 
  private:
   // Smaller chunks are written too quickly for the clock's resolution.
@@ -43,8 +43,8 @@ class StoreTrials {
 
   bool streams_ = false;
   bool contradicted_ = false;  // the last trial contradicted streams_
-  size_t cached_bytes_ = 0;    // 0: this trial has not timed a cached copy yet
-  Clock::duration cached_{};   // the time of the cached copy
+  size_t cached_bytes_ = 0;    // of the trial's cached copy; 0: none has been timed yet
+  Clock::duration cached_{};   // the time of that copy
   int wait_ = 0;               // chunks until the next trial, or until this one is abandoned
 };
 

@@ -28,7 +28,7 @@ class NodeBuffers {
   struct Options {
     // Per rank.
     size_t bytes = 0;
-    // With several nodes: reduces, in place, over the ranks with this local rank, one per node.
+    // Reduces in place over the ranks with this local rank, one per node. Null: there is one node.
     std::function<Status(char* data, const Reduction& reduction, TimePoint deadline)> between;
     // For tests, replaces a segment: returns memory of this size, the same for all ranks of a node,
     // or null on a rank that cannot have it.

@@ -52,7 +52,7 @@ class NodeCollectives {
 
   // `bytes[r]` bytes come from the node's rank r; `out` receives them in rank order.
   Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes, TimePoint deadline);
-  // `rows[r]` rows come from the node's rank r; a row must fit into a slot.
+  // `rows[r]` rows come from the node's rank r; a row is not empty and must fit into a slot.
   Status SparseAllgather(const std::vector<int64_t>& rows, size_t row_bytes, RowAccess* access,
                          TimePoint deadline);
   Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline);
@@ -64,13 +64,13 @@ class NodeCollectives {
   template <typename Put, typename Reduce, typename Take>
   Status Run(uint64_t chunks, bool reduces, const Put& put, const Reduce& reduce, const Take& take,
              TimePoint deadline);
-  // Reduces `count` elements of sources_ into `out` and, for the peers, into `slot`.
+  // Reduces `count` elements of sources_ (may advance it) into `out` and, for the peers, `slot`.
   void ReduceForAll(const Reduction& reduction, size_t count, char* out, char* slot);
   template <typename Counter>
   bool AllPeersReached(Counter counter, uint64_t chunks) const;
 
   const NodeMemory memory_;
-  uint64_t base_ = 0;  // chunks of all operations so far
+  uint64_t base_ = 0;  // chunks of all earlier operations
   ChunkWriter writer_;
   const std::function<bool()> has_failed_rank_;
   std::vector<const void*> sources_;

@@ -89,7 +89,7 @@ class NodeMemory {
   // (SpinWait::Pause) but not begun.
   void Wake() const { Notify(rank_); }
 
-  // There are more ranks than cores: a rank that spins may keep the rank it waits for from running.
+  // More ranks than cores: then a rank that spins may keep the rank it waits for from running.
   bool crowded() const { return crowded_; }
 
  private:

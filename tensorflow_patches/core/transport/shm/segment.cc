@@ -51,7 +51,7 @@ SegmentPlace PlaceOfSegments() {
   SegmentPlace place = {};
   gethostname(place.host, sizeof place.host - 1);
   if (FILE* const file = std::fopen("/proc/sys/kernel/random/boot_id", "re")) {
-    if (std::fgets(place.start, sizeof place.start, file) == nullptr) place.start[0] = '\0';
+    if (std::fgets(place.boot_id, sizeof place.boot_id, file) == nullptr) place.boot_id[0] = '\0';
     std::fclose(file);
   }
   struct stat status = {};

@@ -20,12 +20,12 @@ struct SegmentId {
 };
 
 // Identifies where this process's segments are: the host by its name, the running kernel by its
-// boot id (`start`), /dev/shm by its device. Processes with equal places can attach each other's
+// boot id, /dev/shm by its device. Processes with equal places can attach each other's
 // segments. No part is sufficient alone: containers of one host share its kernel but not /dev/shm,
 // hosts may have the same name, and virtual machines copied while running have the same boot id.
 struct SegmentPlace {
   char host[72];
-  char start[40];
+  char boot_id[40];
   uint64_t device;
 };
 

@@ -211,7 +211,8 @@ def map_values(function: Callable[[Any], Any], gradient: Any) -> Any:
 
 
 def with_dense_shape_of(gradient: Any, variable: Any) -> Any:
-    """The gradient, with a wrong dense_shape replaced, which stock TensorFlow would ignore."""
+    """The gradient; a dense_shape with a wrong static number of rows is replaced: stock TensorFlow
+    ignores dense_shape, our averages use it."""
     from tensorflow.python.framework import tensor_shape
 
     if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:

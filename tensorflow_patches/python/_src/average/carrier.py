@@ -82,7 +82,7 @@ def numbered(label: str, number: int) -> str:
 def count_in_graph(graph: Any, label: str) -> int:
     """Counts one more average of `label` in `graph`'s function, with its branches and loops.
 
-    Enclosing functions do not count: whether both are traced together may differ by rank.
+    Each tf.function counts by itself: whether it is traced inside another may differ by rank.
     """
     from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 

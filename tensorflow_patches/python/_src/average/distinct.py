@@ -28,7 +28,7 @@ def unless_distinct(original: Any) -> Any:
     return deduplicate
 
 
-def but_for_distinct(original: Any) -> Any:
+def unless_gradient_distinct(original: Any) -> Any:
     """Wraps an optimizer's method that sums the duplicates of given gradients."""
     if not _is_on():
         return original

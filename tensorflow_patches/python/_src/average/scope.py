@@ -103,7 +103,7 @@ def is_replicated_step() -> bool:
 
 
 def has_own_samples() -> bool:
-    """Whether this thread computes on samples that no other rank has."""
+    """Whether, as far as known, this thread computes on samples that no other rank has."""
     return is_on_part() or (_divided and not is_replicated_step())
 
 

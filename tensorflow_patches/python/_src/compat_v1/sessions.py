@@ -130,7 +130,8 @@ def _values(session: Any, names: Iterable[str]) -> list[Any]:
 
 
 class ScopeOfRun:
-    """Inside, kernels that this thread creates belong to `session`. See hooks.in_session."""
+    """Inside, kernels that this thread creates belong to `session`. See hooks.in_session. Does not
+    nest: after an inner block the thread has no scope."""
 
     def __init__(self, session: Any) -> None:
         known: _Session | None = getattr(session, "_tf_mpi_state", None)

@@ -84,7 +84,7 @@ def shard(dataset: Any, batched: bool | None) -> Any:
 def _every_nth(stream: streams.Stream) -> Any:
     """Element i belongs to rank i % size; the last, incomplete turn is dropped."""
     dataset, length = stream.dataset, stream.length
-    if stream.fed or length is None:
+    if stream.exchanged or length is None:
         return streams.every_nth(dataset, drop_remainder=True)
     if isinstance(length, int):
         dataset = dataset.take(length // group.size * group.size)

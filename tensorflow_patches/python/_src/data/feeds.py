@@ -70,7 +70,7 @@ class Given(NamedTuple):
       once: whether it can be iterated only once.
       all_epochs: whether it contains all epochs of the call, each of num_batches.
       step: the step that will run on each batch; None if unknown.
-      made: makes batches by their index; None if Python does not make them by index.
+      python_batches: makes batches by their index; None if Python does not make them by index.
     """
 
     dataset: Any
@@ -80,7 +80,7 @@ class Given(NamedTuple):
     once: bool = False
     all_epochs: bool = False
     step: plan.Step | None = None
-    made: python_batches.Batches | None = None
+    python_batches: python_batches.Batches | None = None
 
 
 def global_sizes(batch_size: int | None, steps: int | None) -> tuple[int | None, int | None]:
@@ -113,7 +113,12 @@ def shard_of(given: Given) -> Feed:
     stream = _made_by_all(given, stream, label) or streams.same_everywhere(
         stream, label, given.what, given.sizes is not None
     )
-    by_python = stream.fed and stream.has_effects and given.made is None and given.sizes is None
+    by_python = (
+        stream.exchanged
+        and stream.has_effects
+        and given.python_batches is None
+        and given.sizes is None
+    )
     if by_python and streams.drawing_map(given.dataset) is None:
         log.once(
             f"{given.what}: Python code, or an op that writes a variable, makes or changes the "
@@ -144,10 +149,10 @@ def shard_of(given: Given) -> Feed:
 
 def _made_by_all(given: Given, stream: streams.Stream, label: str) -> streams.Stream | None:
     """Batches of which each rank makes its share; None if that is not possible."""
-    if given.made is None:
+    if given.python_batches is None:
         return None
-    dataset = python_batches.dataset_of_all(given.made, given.dataset.element_spec, label)
-    return None if dataset is None else stream._replace(dataset=dataset, fed=True)
+    dataset = python_batches.dataset_of_all(given.python_batches, given.dataset.element_spec, label)
+    return None if dataset is None else stream._replace(dataset=dataset, exchanged=True)
 
 
 def _are_even(stream: streams.Stream, in_turn: bool = False) -> bool:
@@ -227,7 +232,7 @@ def _part(
         part = selection.shard_batches(stream, element)
     if stream.has_effects:
         return part.prefetch(1)
-    return part if stream.fed else part.prefetch(_AHEAD)
+    return part if stream.exchanged else part.prefetch(_AHEAD)
 
 
 def _of_generator(dataset: Any) -> Any:

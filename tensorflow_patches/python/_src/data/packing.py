@@ -3,7 +3,7 @@
 Layout: a block whose first byte is not END and whose second word is the total number of bytes. Then
 for each tensor an int64 vector [number of dimensions, their sizes..., number of bytes, for strings
 the length of each], and the bytes. Vectors and bytes begin at a multiple of BLOCK, so that slices
-of TensorFlow share memory. Optional values are not sent: Keras treats them as absent.
+of TensorFlow share memory. An Optional is sent as a string, TensorFlow's serialization of it.
 """
 
 from __future__ import annotations
@@ -57,10 +57,12 @@ def decode_spec(text: str, own: Any) -> Any:
     return nested_structure_coder.decode_proto(proto)
 
 
-def pack(spec: Any, element: Any) -> Any:
-    """`element` of `spec` as a uint8 vector of at least one block."""
+def pack(element: Any) -> Any:
+    """`element` as a uint8 vector of at least one block."""
     parts = []
-    for part in _components(spec, element):
+    for part in tf.nest.flatten(element, expand_composites=True):
+        if part.dtype == tf.variant:
+            part = tf.io.serialize_tensor(part)
         data, lengths = _bytes(part)
         words = [[tf.rank(part, name="dimensions")], tf.shape(part), [tf.size(data)]]
         vector = tf.concat([tf.cast(word, tf.int64) for word in words] + [lengths], 0)
@@ -91,13 +93,6 @@ def _next_block(offset: Any) -> Any:
     return (offset + (BLOCK - 1)) // BLOCK * BLOCK
 
 
-def _components(spec: Any, element: Any) -> list[Any]:
-    """The dense tensors of an element, or of its spec, without optional values."""
-    pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(element))
-    present = [part for leaf, part in pairs if not isinstance(leaf, tf.OptionalSpec)]
-    return list(tf.nest.flatten(present, expand_composites=True))
-
-
 def _bytes(part: Any) -> tuple[Any, Any]:
     """(bytes as a uint8 vector, lengths of strings as an int64 vector)."""
     if part.dtype == tf.string:
@@ -113,19 +108,22 @@ def unpack(spec: Any, packed: Any, begin: Any = 0) -> Any:
     """The element that was packed at `begin`."""
     offset = tf.cast(begin, tf.int64) + BLOCK
     parts = []
-    for component in _components(spec, spec):
+    for component in tf.nest.flatten(spec, expand_composites=True):
+        dtype = tf.string if component.dtype == tf.variant else component.dtype
         dimensions, offset = _words(packed, offset, tf.constant(1, tf.int64))
         shape, offset = _words(packed, offset, dimensions[0])
         size, offset = _words(packed, offset, tf.constant(1, tf.int64))
         lengths = tf.zeros([0], tf.int64)
-        if component.dtype == tf.string:
+        if dtype == tf.string:
             lengths, offset = _words(packed, offset, tf.reduce_prod(shape))
         offset = _next_block(offset)
         data = packed[offset : offset + size[0]]
         offset = _next_block(offset + size[0])
-        part = tf.reshape(_values(data, lengths, component.dtype), shape)
+        part = tf.reshape(_values(data, lengths, dtype), shape)
+        if component.dtype == tf.variant:
+            part = tf.io.parse_tensor(part, tf.variant)
         parts.append(tf.ensure_shape(part, component.shape))
-    return _with_structure(spec, parts)
+    return tf.nest.pack_sequence_as(spec, parts, expand_composites=True)
 
 
 def _words(packed: Any, offset: Any, count: Any) -> tuple[Any, Any]:
@@ -146,15 +144,3 @@ def _values(data: Any, lengths: Any, dtype: Any) -> Any:
     if dtype.size == 1:
         return tf.bitcast(data, dtype)
     return tf.bitcast(tf.reshape(data, [-1, dtype.size]), dtype)
-
-
-def _with_structure(spec: Any, parts: list[Any]) -> Any:
-    leaves, rest = [], list(parts)
-    for leaf in tf.nest.flatten(spec):
-        if isinstance(leaf, tf.OptionalSpec):
-            leaves.append(tf.experimental.Optional.empty(leaf._element_spec))
-            continue
-        number = len(tf.nest.flatten(leaf, expand_composites=True))
-        leaves.append(tf.nest.pack_sequence_as(leaf, rest[:number], expand_composites=True))
-        rest = rest[number:]
-    return tf.nest.pack_sequence_as(spec, leaves)

@@ -252,7 +252,7 @@ class Batches:
                 rows = batch_shard.num_rows(spec, batch)
                 input_stats.add(made=tf.where(has_batch, rows, 0))
             return tf.cond(
-                has_batch, lambda: packing.pack(spec, batch), lambda: packing.message(_NOTHING, [])
+                has_batch, lambda: packing.pack(batch), lambda: packing.message(_NOTHING, [])
             )
 
         def own(begun: Any) -> Any:

@@ -80,7 +80,7 @@ def shard_batches(stream: streams.Stream, element: Callable[[Any, Any, Any, Any]
     """As batch_shard.shard_batches, but avoids work for other ranks' samples."""
     found = Found([], [])
     selected = None
-    if not stream.fed:
+    if not stream.exchanged:
         selected = _selected(stream.dataset, found)
         _report_walls(stream.dataset, found)
     if selected is None:

@@ -41,8 +41,8 @@ class Stream(NamedTuple):
       dataset: a tf.data.Dataset.
       length: "endless", a number of batches, or None if unknown.
       sizes: the possible numbers of samples of a batch, sorted; None if unknown.
-      fed: whether the ranks exchange them (rank 0's, or each rank's in turn), so that all ranks
-        must request each of them.
+      exchanged: whether the ranks exchange them (rank 0's, or each rank's in turn), so that all
+        ranks must request each of them.
       has_effects: whether making them has side effects, as in a generator; then only one batch is
         read ahead.
     """
@@ -50,7 +50,7 @@ class Stream(NamedTuple):
     dataset: Any
     length: Any
     sizes: list[int] | None
-    fed: bool = False
+    exchanged: bool = False
     has_effects: bool = False
 
 
@@ -126,11 +126,11 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
     else:
         _warn_of_ordered_draws(what, stream.dataset)
     length, sizes = amounts[0]
-    fed = _from_rank_0(stream.dataset, label, what, headers[0].spec)
+    dataset = _from_rank_0(stream.dataset, label, what, headers[0].spec)
     # As in one process, feeds.py reads only one batch ahead from a generator: code that continues
     # the generator later does not get what was read ahead.
     has_effects = stream.has_effects or determinism.has_effects(stream.dataset)
-    return Stream(fed, length, sizes, fed=True, has_effects=has_effects)
+    return Stream(dataset, length, sizes, exchanged=True, has_effects=has_effects)
 
 
 def _warn_of_different_data(what: str, kind: str) -> None:
@@ -229,8 +229,8 @@ def _packed(dataset: Any, has_effects: bool) -> Any:
     """The elements as vectors of bytes; read ahead here, unless making them has side effects."""
     spec = dataset.element_spec
     if has_effects:
-        return batch_shard.map_on_request(dataset, lambda element: packing.pack(spec, element))
-    packed = dataset.map(lambda *args: packing.pack(spec, batch_shard.element_of(spec, args)))
+        return batch_shard.map_on_request(dataset, packing.pack)
+    packed = dataset.map(lambda *args: packing.pack(batch_shard.element_of(spec, args)))
     return packed.prefetch(_AHEAD)
 
 
@@ -309,7 +309,7 @@ def as_whole(dataset: Any) -> Any:
 
 def in_turn(stream: Stream) -> Any:
     """This rank's batches of a stream that is the same on all ranks: batch i is rank i % size's."""
-    if not stream.fed:
+    if not stream.exchanged:
         return batch_shard.count_produced(stream.dataset).shard(group.size, group.rank)
     # All ranks must request all batches of a turn before any of them trains on its own.
     return every_nth(stream.dataset, drop_remainder=False)

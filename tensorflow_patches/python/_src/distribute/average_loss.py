@@ -2,7 +2,8 @@
 
 The function divides the sum of a replica's losses by the global batch size; tf.distribute adds the
 results over the replicas. Ranks average instead. So if TF_MPI_SHARD=dataset gives each rank part of
-a batch, the loss is multiplied by the number of ranks.
+a batch, the loss is multiplied by the number of ranks. In a loop over tf.mpi.shard(dataset) it is
+not: there global_batch/loop_losses.py warns of the sum, except in eager code.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from tensorflow.mpi._src.runtime import group
 
 
 def of_part(compute: Any) -> Any:
+    """Wraps tf.nn.compute_average_loss."""
+
     def compute_average_loss(
         per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
     ) -> Any:

@@ -21,8 +21,8 @@ def of_one_rank(
 ) -> Callable[..., None]:
     """Replaces a strategy's __init__ on a rank.
 
-    count: one_device, devices or workers; called with the strategy's arguments. It returns the
-      number of replicas in one process, the cluster resolver or None, and the devices that the
+    count: one of the functions `replicas_of_...`; called with the strategy's arguments. It returns
+      the number of replicas in one process, the cluster resolver or None, and the devices that the
       arguments name or None.
     """
 
@@ -50,12 +50,14 @@ def _sees_gpu() -> bool:
     return bool(config.list_physical_devices("GPU") and config.list_logical_devices("GPU"))
 
 
-def one_device(device: Any) -> tuple[int, Any, Sequence[Any]]:
+def replicas_of_one_device(device: Any) -> tuple[int, Any, Sequence[Any]]:
     """For OneDeviceStrategy(device)."""
     return 1, None, [device]
 
 
-def devices(devices: Any = None, *_: Any, compute_devices: Any = None, **__: Any) -> Any:
+def replicas_of_devices(
+    devices: Any = None, *_: Any, compute_devices: Any = None, **__: Any
+) -> Any:
     """For MirroredStrategy(devices, ...) and CentralStorageStrategy(compute_devices, ...)."""
     from tensorflow.python.distribute import mirrored_strategy
 
@@ -68,7 +70,9 @@ def devices(devices: Any = None, *_: Any, compute_devices: Any = None, **__: Any
     return len(named), None, named
 
 
-def workers(*args: Any, cluster_resolver: Any = None, **_: Any) -> tuple[int, Any, None]:
+def replicas_of_workers(
+    *args: Any, cluster_resolver: Any = None, **_: Any
+) -> tuple[int, Any, None]:
     """For MultiWorkerMirroredStrategy(cluster_resolver, ...), or v1's (communication, resolver)."""
     from tensorflow.python.distribute.cluster_resolver import cluster_resolver as base
     from tensorflow.python.distribute.cluster_resolver import tfconfig_cluster_resolver

@@ -85,6 +85,9 @@ def saved_once(function: Any) -> Any:
     """Wraps tf.data's _save, which only rank 0 runs."""
 
     def path(dataset: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-        return path if tf.executing_eagerly() else dataset  # each rank creates the graph's op
+        return path if tf.executing_eagerly() else None  # written when the graph runs
 
-    return saves.on_rank_0(function, path)
+    def result(*args: Any, **kwargs: Any) -> Any:
+        return None if tf.executing_eagerly() else tf.no_op("save_dataset")
+
+    return saves.on_rank_0(function, path, result)

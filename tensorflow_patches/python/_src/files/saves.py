@@ -138,10 +138,10 @@ def without_waiting() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def passing(section: str) -> Iterator[None]:
-    """Marks a section that all ranks pass, such as callbacks of fit.
+    """Marks a section that all ranks pass. If rank 0 has saved something inside, saves of other
+    ranks inside stop waiting when rank 0 leaves it.
 
-    If rank 0 has saved something inside, other ranks' saves under names that differ by rank, such
-    as one with the time, are matched when rank 0 leaves it.
+    So callbacks of fit may save under a name that differs by rank, such as one with the time.
 
     Args:
       section: its name, used once.

@@ -112,7 +112,8 @@ class _Wait:
             self.number = _own_saves[self.path]
 
     def is_over(self) -> bool:
-        """Whether rank 0 has done this save. Raises if it will not."""
+        """Whether the wait is over: rank 0 has done this save, or has posted that it left the
+        section, without this save, which is reported. Raises if rank 0 will do neither."""
         # Read these before the saves, because rank 0 posts them after its saves.
         ended = _posted(_ENDED) > 0
         left = self.section is not None and _posted(_LEFT + self.section) > 0
@@ -131,6 +132,13 @@ class _Wait:
                 _matched.add(found)
         if found is not None:
             self._match(found)
+        elif left:
+            log.once(
+                f"rank {group.rank} saves '{self.path}', but rank 0 has not saved it; nothing was "
+                f"written. {_WAY_OUT}",
+                key="save that rank 0 has not made",
+                every_rank=True,
+            )
         elif ended and (why := _value(_ENDED, 0)):
             raise errors.error_from_code(
                 errors.UNAVAILABLE, f"rank 0/{group.size} has stopped: {why}"
@@ -141,7 +149,7 @@ class _Wait:
                 f"rank {group.rank} saves '{self.path}', but "
                 f"{_SCRIPT_ENDED if ended else _RANK_0_CONTINUED} without saving it. {_WAY_OUT}",
             )
-        return found is not None
+        return found is not None or left
 
     def _find_by_path(self) -> int | None:
         """The index of the save of rank 0 that matches this one by path; under _lock."""
@@ -193,20 +201,20 @@ class _Wait:
             every_rank=True,
         )
 
-    def report_wait(self, posts_read: int) -> None:
+    def report_wait(self, posts_received: int) -> None:
         """Tells rank 0 that this rank waits and, in a custom loop, has no gradients to contribute.
 
-        Raises if the ranks cannot continue. posts_read: the number of posts received before it last
-        looked for the save.
+        Raises if the ranks cannot continue. posts_received: the number of posts received before it
+        last looked for the save.
         """
         error = c_api.error_buffer()
         in_loop = self.section is None and presence.in_own_loop()
         path = self.rank_0_path.encode()
-        code = c_api.load().tfmpi_wait_for_file(path, posts_read, in_loop, error)
+        code = c_api.load().tfmpi_wait_for_file(path, posts_received, in_loop, error)
         if code != errors.OK:
             raise errors.error_from_code(code, c_api.error_text(error))
 
-    def waiting(self, seconds: float) -> str:
+    def describe(self, seconds: float) -> str:
         times = len(_by_path.get(self.rank_0_path, ()))
         return (
             f"rank {group.rank} has waited {seconds:.0f} s for rank 0 to save '{self.rank_0_path}' "
@@ -216,7 +224,8 @@ class _Wait:
 
 
 def wait(kind: str, path: str, section: str | None) -> bool:
-    """Waits until rank 0 has done this rank's save of `path`.
+    """Waits until rank 0 has done this rank's save of `path`, or has left `section` without it,
+    which is reported.
 
     Returns False if rank 0 died before that, and this rank is now rank 0.
 
@@ -226,7 +235,8 @@ def wait(kind: str, path: str, section: str | None) -> bool:
 
     Raises:
       tf.errors.DeadlineExceededError: rank 0 has not saved within TF_MPI_STALL_TIMEOUT.
-      tf.errors.UnavailableError: rank 0 has continued or ended without saving.
+      tf.errors.UnavailableError: rank 0 has continued or ended without saving, and has not posted
+        that it left `section` (see saves.passing).
       Exception: rank 0's save has failed; the exception that rank 0 raised (failures.py).
     """
     one = _Wait(kind, path, section)
@@ -277,28 +287,28 @@ def _wait(one: _Wait) -> bool:
     start = time.monotonic()
     next_warning = warning
     nap = _POLL_SECONDS[0]
-    posts_read = _posts_read()
+    posts_received = _posts_received()
     while not one.is_over():
         if presence.follow() and group.rank == 0:
             return False
         if one.rank_0_continued and presence.alone():
-            one.report_wait(posts_read)
+            one.report_wait(posts_received)
         waited = time.monotonic() - start
         if timeout and waited >= timeout:
             raise errors.error_from_code(
                 errors.DEADLINE_EXCEEDED,
-                f"{one.waiting(waited)}. If rank 0 is only slow, raise TF_MPI_STALL_TIMEOUT",
+                f"{one.describe(waited)}. If rank 0 is only slow, raise TF_MPI_STALL_TIMEOUT",
             )
         if warning and waited >= next_warning:
             next_warning += warning
-            log.say(one.waiting(waited))
+            log.say(one.describe(waited))
         time.sleep(nap)
         nap = min(2 * nap, _POLL_SECONDS[1])
-        posts_read = _posts_read()
+        posts_received = _posts_received()
     return True
 
 
-def _posts_read() -> int:
+def _posts_received() -> int:
     return int(c_api.load().tfmpi_posts_heard())
 
 

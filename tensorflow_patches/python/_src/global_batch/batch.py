@@ -26,7 +26,7 @@ _local = threading.local()  # .part
 distinct_gradient_sent = False  # whether send_distinct_gradient has averaged a gradient
 
 
-class WholeBatch(NamedTuple):
+class AnalyzedBatch(NamedTuple):
     """A shard for `step_on` in a step that is only analyzed: a whole batch, without a weight."""
 
     data: Any
@@ -53,7 +53,8 @@ class Part:
         self.counts = getattr(shard, "counts", None)
         leaves = [leaf for leaf in tf.nest.flatten(shard.data) if isinstance(leaf, tf.Tensor)]
         batched = [leaf for leaf in leaves if leaf.shape.rank]
-        self.samples = batched[0] if batched else None  # its first dimension is the batch size
+        # A tensor of this part whose first dimension is that of its samples; None without one.
+        self.samples = batched[0] if batched else None
         self.findings = findings
         self.planned = Planned(
             plan.sites if plan is not None else (), plan.draws if plan is not None else ()
@@ -204,7 +205,7 @@ class Part:
             self._updating.discard(id(metric))
 
     def to_sum(self, dtype: Any) -> Any:
-        """The factor for a sum over this part, so that the weighted average is the total."""
+        """`to_sum` for this part."""
         return to_sum(self.weight, dtype)
 
     def terms(self, value: Any) -> list[kinds.Term] | None:
@@ -233,7 +234,8 @@ class Part:
         return factor * self.to_sum(factor.dtype) if is_sum else factor
 
     def scaled(self, value: Any) -> Any:
-        """`value`, a sum of `terms`, scaled so that its weighted average is the whole batch's."""
+        """`value`, scaled so that its weighted average is the whole batch's; unchanged if it has no
+        `terms`."""
         terms = self.terms(value)
         if terms is None:
             return value
@@ -299,7 +301,8 @@ def can_be_gathered(value: Any) -> bool:
 
 
 def to_sum(weight: Any, dtype: Any) -> Any:
-    """The number of ranks divided by this rank's weight: it turns the average into a sum."""
+    """The number of ranks divided by this rank's weight; 0 for weight 0. Ranks that multiply their
+    values by it get the sum as their weighted average."""
     ranks = tf.constant(group.size, dtype)
     return ranks if weight is None else tf.math.divide_no_nan(ranks, tf.cast(weight, dtype))
 
@@ -356,8 +359,8 @@ def gather(x: Any, part: Part | None, replicated: bool) -> Any:
 
 
 def _gathered(x: Any, part: Part | None) -> tuple[Any, Any]:
-    """The gathered tensor, and a function that takes this rank's rows from its gradient; instead of
-    the function None if the dtype has no gradient.
+    """The gathered tensor, and a function that takes this rank's rows from its gradient, which may
+    be None for a dtype without gradients.
 
     `x` may also contain only the samples that a mask has left; then the ranks' numbers differ.
     """

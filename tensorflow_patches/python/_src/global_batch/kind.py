@@ -13,7 +13,7 @@ class Kind(enum.Enum):
     CONST = "does not depend on the batch"
     SIZE = "depends on the number of samples only"
     INVERSE = "a constant divided by the number of samples"
-    ROWS = "has one row per sample along its first dimension, independent of other samples"
+    ROWS = "has rows along its first dimension, each of one sample and independent of the others"
     CONST_ROWS = "the same constant row for every sample"
     ROWS_OVER_SIZE = "rows divided by the number of samples"
     ROWS_PLUS_MEAN = "rows plus a mean over samples"
@@ -29,7 +29,8 @@ class Kind(enum.Enum):
     UNKNOWN = "unknown"
 
 
-ROWS = {Kind.ROWS, Kind.CONST_ROWS}  # one independent row per sample
+# Independent rows. A sample may have several, laid out as Dependence.outer and inner say.
+ROWS = {Kind.ROWS, Kind.CONST_ROWS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +47,10 @@ class Dependence:
       power: the exponent of the number of samples; None: another function of that number.
       over: the key of the scalar, a sum or a mean over samples, by which it is divided.
       same: whether all rows are equal.
-      some: the key of the mask that selected its rows; None: it has all rows. Rows that different
+      mask: the key of the mask that selected its rows; None: it has all rows. Rows that different
         masks have selected do not correspond.
       is_index: whether the values are indices of samples.
-      loose: whether any outer and inner fit, as for random numbers.
+      any_layout: whether any outer and inner fit, as for random numbers.
       zero: whether it is 0, which is also a sum.
       numbers: its values, as an array of sizes.Number; None if they are not tracked.
     """
@@ -61,9 +62,9 @@ class Dependence:
     power: int | None = 0
     over: Any = None
     same: bool = False
-    some: Any = None
+    mask: Any = None
     is_index: bool = False
-    loose: bool = False
+    any_layout: bool = False
     zero: bool = False
     numbers: Any = dataclasses.field(default=None, compare=False)
 
@@ -91,7 +92,7 @@ class Dependence:
             return Kind.COLUMNS
         return (
             Kind.ROW_INDICES if self.is_index
-            else Kind.SELECTED if self.some
+            else Kind.SELECTED if self.mask
             else Kind.CONST_ROWS if self.same
             else Kind.ROWS
         )  # fmt: skip
@@ -102,7 +103,8 @@ class Dependence:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is rows or a constant: not divided by anything, and not indices of rows."""
+        """Whether it is rows (perhaps only some) or a constant: not divided by anything, and not
+        indices of samples."""
         return (
             self.base in (Kind.ROWS, Kind.CONST)
             and self.power == 0
@@ -127,7 +129,7 @@ class Dependence:
 CONST, SIZE, MIXED, UNKNOWN = map(Dependence, (Kind.CONST, Kind.SIZE, Kind.MIXED, Kind.UNKNOWN))
 SUM, LINEAR = Dependence(Kind.SUM), Dependence(Kind.LINEAR)
 
-OF_KIND = {
+OF_KIND = {  # the dependence of a tensor of which only the kind is known
     **{
         kind: Dependence(kind)
         for kind in (
@@ -140,7 +142,7 @@ OF_KIND = {
     Kind.ROWS_OVER_SIZE: Dependence(Kind.ROWS, power=-1),
     Kind.COLUMNS: UNKNOWN,  # the kind does not say along which dimension
     Kind.ROW_INDICES: Dependence(Kind.ROWS, is_index=True),
-    Kind.SELECTED: Dependence(Kind.ROWS, some=True),
+    Kind.SELECTED: Dependence(Kind.ROWS, mask=True),
     Kind.MEAN: Dependence(Kind.SUM, power=-1),
     Kind.RATIO: MIXED,  # the kind does not say what the divisor is
 }
@@ -166,9 +168,9 @@ def common_layout(layout: Dependence, *others: Dependence) -> Dependence | None:
     The dimensions of samples are of equal size, so `outer` and `inner` can only differ together.
     """
     for other in others:
-        if layout.loose:
+        if layout.any_layout:
             layout = other
-        elif not other.loose and layout.outer != other.outer and layout.inner != other.inner:
+        elif not other.any_layout and layout.outer != other.outer and layout.inner != other.inner:
             return None
     return layout
 
@@ -186,8 +188,8 @@ def joined(one: Dependence, other: Dependence) -> Dependence:
     if one.over != other.over:
         return UNKNOWN
     if bases == {Kind.ROWS}:
-        if (one.axis, one.power, one.some, one.is_index) == (
-            *(other.axis, other.power, other.some, other.is_index),
+        if (one.axis, one.power, one.mask, one.is_index) == (
+            *(other.axis, other.power, other.mask, other.is_index),
         ):
             layout = common_layout(one, other)
             return UNKNOWN if layout is None else layout.but(same=one.same and other.same)
@@ -207,7 +209,7 @@ def added(terms: list[Dependence]) -> Dependence:
         return terms[0].but() if same else SIZE if not any(t.over for t in terms) else MIXED
     if not bases <= {Kind.CONST, Kind.SUM, Kind.LINEAR} or None in (t.power for t in terms):
         return MIXED
-    # A constant is its own mean; a constant divided by the number of samples is its own sum.
+    # A constant is its own mean, and a constant times the number of samples is a sum over samples.
     sums = {
         (term.power if term.base is Kind.SUM else (term.power or 0) - 1, term.over)
         for term in terms

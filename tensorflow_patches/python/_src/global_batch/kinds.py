@@ -2,7 +2,7 @@
 
 A loss that is a mean over independent samples is the mean of the losses of the batch's parts. Other
 losses need the whole batch. The analysis goes from a tensor back to the samples, and into
-functions, branches and loops. An unknown op makes the kind unknown, never wrong.
+functions, branches and loops. An op without a rule makes the kind unknown (rules.py).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Analysis:
         self._captures: dict[int, int] = {}  # the number of captures noted, by the graph's id
         self._inside: dict[Any, list[Inside]] = {}  # by the key of the call's first output
         self._divisors: dict[Any, Ratio] = {}  # by the key of the tensor that divides
-        # Ops that draw for samples and have no mark (see `draw_marked`).
+        # Ops that draw for samples and have no mark (see `draw_marked`); also of functions inside.
         self.foreign_draws: list[Any] = []
         self._parent: Analysis | None = None
 
@@ -170,10 +170,10 @@ class Analysis:
         return tensor.op
 
     def divisor(self, tensor: Any) -> Ratio | None:
-        """The ratio of a division by `tensor`, whose numerator `ratio` sets.
+        """The Ratio of a division by `tensor`. Its numerator is not known yet: `ratio` sets it.
 
         None unless `tensor` is a scalar sum or mean, or has one as its variable part, as in
-        max(sum, 1); and None if gradients may flow through it to variables.
+        max(sum, 1); None, too, if gradients may flow through it to variables.
         """
         if tensor.shape.num_elements() != 1:
             return None
@@ -252,7 +252,7 @@ class Inside(Analysis):
 
     def outside(self, placeholder: Any) -> Any:
         names = [tensor.op.name for tensor in self.graph.inputs]
-        skipped = len(self._op.inputs) - len(names)  # a branch's condition
+        skipped = len(self._op.inputs) - len(names)  # 1 for a branch: its condition
         if placeholder.op.name not in names or self._parent is None:
             return None
         return self._parent, self._op.inputs[names.index(placeholder.op.name) + skipped]
@@ -322,9 +322,11 @@ _LINEAR = ("Add", "AddV2", "AddN", "Sub", "Neg", "Identity", "Cast", "Mul", "Rea
 
 
 def terms(analysis: Analysis, tensor: Any) -> list[Term] | None:
-    """The terms of `tensor`, a scalar of a graph; None if some terms are of other kinds."""
+    """The terms of `tensor`, a scalar of a graph; None if a term has a kind that Term excludes."""
     kind = analysis.kind(tensor)
     if kind in (Kind.CONST, Kind.MEAN, Kind.SUM, Kind.GRADIENT):
+        # Gradients count as their averages, which are the same on all ranks; gradients.py refuses
+        # them in a loss.
         return [Term(tensor, Kind.CONST if kind is Kind.GRADIENT else kind)]
     op = tensor.op
     inputs = list(op.inputs)
@@ -422,7 +424,7 @@ def outer_of_draw(analysis: Analysis, drawn: Any) -> int:
                 dep = analysis.dependence(output)
                 if key(output) in seen or not dep.has_rows:
                     continue
-                if not dep.loose:
+                if not dep.any_layout:
                     return dep.outer.value or 1
                 seen.add(key(output))
                 todo.append(output)

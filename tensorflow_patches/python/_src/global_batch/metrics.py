@@ -87,7 +87,8 @@ def _analyze(
 
 def _of_part(part: Any, site: Site, metric: Any, function: Any, args: Any, kwargs: Any) -> Any:
     """Updates with this rank's part; variables that grow once per batch grow by its share."""
-    # An argument that is present only with static shapes is a weight that counts samples.
+    # Keras may pass the static batch size as a weight. In the analyzed step, where the size is
+    # unknown, it is None. With this weight the update counts samples, and needs no share.
     counts_samples = site.given != _given(args, kwargs)
     variables = [] if counts_samples else variables_of(metric)
     once = [one for one, is_once in zip(variables, site.once) if is_once]
@@ -148,7 +149,7 @@ def analyze_update(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool 
         for i, tensor in zip(specs, tensors, strict=True):
             inside[i] = tensor
         args, kwargs = tf.nest.pack_sequence_as(arrays, inside)
-        with batch.step_on(batch.WholeBatch(tensors), findings=findings):
+        with batch.step_on(batch.AnalyzedBatch(tensors), findings=findings):
             metric.update_state(*args, **kwargs)
 
     try:
@@ -226,7 +227,7 @@ def reset(original: Any) -> Any:
 
 
 def mark_synchronized(metric: Any) -> None:
-    """Declares that the current state of `metric` is the same on all ranks."""
+    """Declares that the current state of `metric` is the same on all ranks, if it runs eagerly."""
     with tf.init_scope():
         for variable in variables_of(metric) if tf.executing_eagerly() else ():
             if variable.is_initialized() and not holds_sums(variable):

@@ -56,6 +56,7 @@ class Node:
         return self.deps[i].numbers
 
     def ints(self, i: int) -> list[int] | None:
+        """The values of input `i`, flattened, if all are known integers; otherwise None."""
         return sizes.to_ints(self.numbers(i))
 
     def axis(self, i: int, rank: int | None) -> int | None:
@@ -64,18 +65,20 @@ class Node:
         return None if not ints or len(ints) > 1 or not rank else ints[0] % rank
 
     def dims(self, i: int) -> list[Number] | None:
+        """The shape of input `i`; None if its rank is unknown."""
         return self.dims_of(self.inputs[i], self.deps[i])
 
     def dims_of(self, tensor: Any, dep: Dependence) -> list[Number] | None:
         if tensor.shape.rank is None:
             return None
         name = f"{tensor.op.name}:{tensor.value_index}"
+        # Whether its other dimensions may depend on the samples, too.
         is_lost = dep.base in (Kind.MIXED, Kind.UNKNOWN) or dep.axis < 0
         found = []
         for axis, size in enumerate(tensor.shape):
             if dep.has_rows and axis == dep.axis:
                 counted = sizes.symbol("#", name)
-                found.append(counted if dep.some else dep.outer * self.size * dep.inner)
+                found.append(counted if dep.mask else dep.outer * self.size * dep.inner)
             elif size is not None:
                 found.append(sizes.number(size))
             else:

@@ -148,14 +148,14 @@ def _has_static_rows(spec: Any) -> bool:
     return all(shape[:1].is_fully_defined() for shape in shapes)
 
 
-def _can_be_gathered(spec: Any, compiled: bool, even: bool) -> bool:
+def _can_be_gathered(spec: Any, compiled: bool, even_and_static: bool) -> bool:
     """Whether the batches of the ranks can be gathered into one."""
     dense = all(
         isinstance(leaf, tf.TensorSpec) and leaf.dtype != tf.string
         for leaf in tf.nest.flatten(spec)
         if leaf is not None
     )
-    return dense and (even or not compiled)
+    return dense and (even_and_static or not compiled)
 
 
 def _analyze(step: Step, spec: Any, whole_batches: bool) -> Findings:
@@ -164,15 +164,15 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Findings:
     found: list[Findings] = []
 
     def trial(*given: Any) -> None:
-        # tf.function traces again because variables were created; the first findings may suffice.
-        if found and found[-1].is_plain:
+        # tf.function traces again because variables were created.
+        if found and found[-1].suffices:
             return
         tensors = iter(given)
         leaves = [None if one is None else next(tensors) for one in specs]
         data = tf.nest.pack_sequence_as(spec, leaves)
         findings = Findings(step.eagerly)
         found.append(findings)
-        with batch.step_on(batch.WholeBatch(data), findings=findings) as part:
+        with batch.step_on(batch.AnalyzedBatch(data), findings=findings) as part:
             graph = tf.compat.v1.get_default_graph()
             outputs = step.function(data)
             _judge_outputs(step, part, findings, outputs)

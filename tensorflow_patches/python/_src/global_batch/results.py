@@ -14,7 +14,7 @@ from tensorflow.mpi._src.global_batch.kinds import Kind
 from tensorflow.mpi._src.global_batch.sites import Findings
 
 WEIGHT = "_tf_mpi_weight"  # a key of the logs, until keras/logs.py removes it
-_RETURNED = "_tf_mpi_returned"
+_RETURNED = "_tf_mpi_returned"  # attribute of a model: what sources_of() returns, by kind of step
 
 
 class Source(NamedTuple):

@@ -1,6 +1,7 @@
 """The rule for each op: families of ops, and how the dependence of an output is computed.
 
-The output of an op without a family is UNKNOWN, never wrong.
+The output of an op without a family is UNKNOWN, except where the inputs decide for every op: if one
+is mixed or a gradient, or all are constants, perhaps with the current sample of a loop (of_node).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tensorflow.mpi._src.global_batch import sizes
 from tensorflow.mpi._src.global_batch.kind import CONST, UNKNOWN, Dependence, Kind, of_numbers
 from tensorflow.mpi._src.global_batch.node import Node, drawn_mark
 
+# The output depends on the samples as the first input does.
 _AS_IS = """
 Bitcast CheckNumerics DebugGradientIdentity EnsureShape Identity Neg PlaceholderWithDefault
 PreventGradient Snapshot StopGradient XlaSharding Conj Real Imag
@@ -49,7 +51,8 @@ _GRADIENTS = {
     **dict.fromkeys("InvGrad ReciprocalGrad RsqrtGrad SigmoidGrad SqrtGrad TanhGrad".split(), 1),
 }  # fmt: skip
 _REDUCTIONS = "All Any EuclideanNorm Max Mean Min Prod Sum".split()
-# Independent for each sample along the first dimension of these inputs: images, losses, …
+# Independent for each sample along the first dimension of the inputs with these indices: images,
+# losses, … The other inputs must be constant.
 _LAYERS = {
     **dict.fromkeys("""
     AdjustContrastv2 AdjustHue AdjustSaturation AvgPool AvgPool3D CTCGreedyDecoder DepthToSpace
@@ -111,7 +114,7 @@ _LISTS: dict[str, Callable[[Node], Dependence]] = {
     "TensorListElementShape": functions.length,
     "TensorListConcatV2": functions.concatenated,
 }
-# Stateful, but with the same outputs on every rank for the same inputs.
+# Stateful, but with the same outputs on every rank for the same inputs, as states are equal.
 _STATEFUL = {
     *_RANDOM, "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarHandleOp", "VariableV2",
     "LookupTableFindV2", "HashTableV2", "MutableHashTableV2", "RngReadAndSkip", "Multinomial",
@@ -182,14 +185,14 @@ def _drawn(op: Any) -> Dependence | None:
     axis, factor, outer, _ = mark
     if outer > 1:
         return Dependence(Kind.ROWS, axis, sizes.number(outer), sizes.number(factor // outer))
-    return Dependence(Kind.ROWS, axis, inner=sizes.number(factor), loose=True)
+    return Dependence(Kind.ROWS, axis, inner=sizes.number(factor), any_layout=True)
 
 
 def _is_on_current_sample(node: Node) -> bool:
     """Whether inputs belong to the current sample of a loop, and all others are constants."""
     rows = [one for one in node.deps if not one.is_const]
     return bool(rows) and all(
-        one.base is Kind.ROWS and one.axis < 0 and one.is_plain and not one.some for one in rows
+        one.base is Kind.ROWS and one.axis < 0 and one.is_plain and not one.mask for one in rows
     )
 
 

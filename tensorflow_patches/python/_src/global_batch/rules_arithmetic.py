@@ -19,7 +19,8 @@ from tensorflow.mpi._src.global_batch.node import Node
 
 
 def aligned(node: Node) -> Dependence:
-    """The layout of samples after broadcasting the inputs; MIXED if the layouts differ."""
+    """The layout of samples after broadcasting the inputs, some of which have rows. MIXED if their
+    layouts differ; UNKNOWN if an input without rows may have one element per sample."""
     if all(one.axis < 0 for one in node.deps if one.has_rows):
         return on_current_sample(node)
     ranks = [rank for i in range(len(node.deps)) if (rank := node.rank(i)) is not None]
@@ -43,7 +44,7 @@ def aligned(node: Node) -> Dependence:
         if not dep.has_rows and rank >= from_end > 0:
             size = tensor.shape[rank - from_end]
             if size != 1 and not (node.rows and size):
-                return UNKNOWN  # a constant that depends on the index of a sample
+                return UNKNOWN  # as a constant that depends on the index of a sample
     return layout.but(axis=max(ranks) - from_end)
 
 
@@ -56,7 +57,7 @@ def elementwise(node: Node) -> Dependence:
     if not all(one.is_plain for one in deps):
         return MIXED
     rows = [one for one in deps if one.has_rows]
-    if len({one.some for one in rows}) > 1:
+    if len({one.mask for one in rows}) > 1:
         return MIXED
     layout = aligned(node)
     return layout.but(same=all(one.same for one in rows)) if layout.has_rows else layout
@@ -74,7 +75,7 @@ def as_is(node: Node) -> Dependence:
 
 def zeros_like(node: Node) -> Dependence:
     dep, zero = node.deps[0], node.type == "ZerosLike"
-    if dep.has_rows and not dep.some:
+    if dep.has_rows and not dep.mask:
         return Dependence(Kind.ROWS, dep.axis, dep.outer, dep.inner, same=True, zero=zero)
     return UNKNOWN if dep.has_rows or dep.base is Kind.UNKNOWN else CONST.but(zero=zero)
 
@@ -105,7 +106,7 @@ def add(node: Node) -> Dependence:
     rows = [one for one in node.deps if one.has_rows]
     others = [one for one in node.deps if not one.has_rows and not one.zero]
     layout = aligned(node)
-    if not layout.has_rows or len({(one.power, one.over, one.some) for one in rows}) > 1:
+    if not layout.has_rows or len({(one.power, one.over, one.mask) for one in rows}) > 1:
         return layout if not layout.has_rows else MIXED
     shifts = [one for one in others if one.base is Kind.SUM]
     consts = [one for one in others if one.base is Kind.CONST]
@@ -117,7 +118,7 @@ def add(node: Node) -> Dependence:
             layout.is_plain or layout.base is Kind.ROWS_PLUS_MEAN
         )
         return (
-            layout.but(base=Kind.ROWS_PLUS_MEAN, same=False) if means and not layout.some else MIXED
+            layout.but(base=Kind.ROWS_PLUS_MEAN, same=False) if means and not layout.mask else MIXED
         )
     return layout.but(same=all(one.same for one in rows))
 
@@ -127,7 +128,7 @@ def _next_index(node: Node) -> Dependence:
     rows = [one for one in node.deps if one.has_rows]
     alone = len(rows) == 1 and rows[0].axis < 0
     consts = all(one.is_const for one in node.deps if not one.has_rows)
-    return rows[0].but(some=True) if alone and consts else MIXED
+    return rows[0].but(mask=True) if alone and consts else MIXED
 
 
 def multiply(node: Node) -> Dependence:
@@ -135,6 +136,7 @@ def multiply(node: Node) -> Dependence:
 
 
 def _product(node: Node, deps: list[Dependence]) -> Dependence:
+    """A product of factors with `deps`, broadcast as the inputs of `node`."""
     bases = [one.base for one in deps]
     if any(one.is_index for one in deps) or len([one for one in deps if one.over]) > 1:
         return MIXED
@@ -147,7 +149,7 @@ def _product(node: Node, deps: list[Dependence]) -> Dependence:
     if not varying:
         return CONST.but(power=power, over=over, zero=zero)
     if all(one.base is Kind.ROWS for one in varying):
-        if len({one.some for one in varying}) > 1:
+        if len({one.mask for one in varying}) > 1:
             return MIXED
         layout = aligned(node)
         same = all(one.same for one in varying)
@@ -203,7 +205,8 @@ def reciprocal(node: Node) -> Dependence:
 
 
 def _static_power(node: Node) -> int:
-    """1 if the divisor, a constant, may be the static number of samples; otherwise 0."""
+    """1 if the divisor, a constant, may be the static number of samples, or of the elements that
+    the numerator sums; otherwise 0. A constant that equals it by chance is mistaken for it."""
     numbers = node.numbers(1)
     if numbers is None:
         value = _evaluated(node.inputs[1])
@@ -251,7 +254,7 @@ def _over_samples(node: Node, dep: Dependence) -> Dependence:
         return MIXED
     if dep.base is Kind.ROWS_PLUS_MEAN:
         return SUM.but(power=-1) if name == "Mean" else MIXED
-    if dep.some:
+    if dep.mask:
         return SUM.but(power=dep.power, over=dep.over) if name == "Sum" else MIXED
     if name == "Mean":
         if dep.same:

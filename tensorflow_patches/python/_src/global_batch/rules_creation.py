@@ -21,7 +21,7 @@ def tile_any(node: Node) -> Dependence:
 
 
 def _spread(node: Node, after: list[Number], before: list[Number]) -> Dependence:
-    """A constant of shape `before`, broadcast to `after`."""
+    """A constant of shape `before`, broadcast or repeated to shape `after`."""
     of_samples = [axis for axis, size in enumerate(after) if size.power]
     if not of_samples:
         return CONST if all(size.power == 0 for size in after) else UNKNOWN
@@ -33,7 +33,7 @@ def _spread(node: Node, after: list[Number], before: list[Number]) -> Dependence
     inner = after[axis] / node.size
     if not inner.is_whole:
         return UNKNOWN
-    return Dependence(Kind.ROWS, axis, inner=inner, same=True, loose=own == sizes.ONE)
+    return Dependence(Kind.ROWS, axis, inner=inner, same=True, any_layout=own == sizes.ONE)
 
 
 def broadcast(node: Node) -> Dependence:
@@ -68,7 +68,7 @@ def drawn(node: Node) -> Dependence:
 
 
 def fill(node: Node) -> Dependence:
-    """Numbers, filled in or drawn, in a shape that may depend on the number of samples."""
+    """Numbers, filled in or drawn. Their shape, input 0, may depend on the number of samples."""
     dep = node.deps[0]
     values = node.deps[1:]
     if dep.base is Kind.CONST and not dep.power:
@@ -92,12 +92,12 @@ def fill(node: Node) -> Dependence:
 def string_split(node: Node) -> Dependence:
     """StringSplitV2: any number of words for each sample, in order, and their row indices."""
     dep = node.deps[0]
-    if not dep.has_rows or not dep.is_plain or dep.some or dep.axis:
+    if not dep.has_rows or not dep.is_plain or dep.mask or dep.axis:
         return MIXED if dep.has_rows else UNKNOWN
-    some = node.op.name
+    mask = node.op.name
     outputs = (
-        Dependence(Kind.ROWS, some=some, is_index=True),
-        Dependence(Kind.ROWS, some=some),
+        Dependence(Kind.ROWS, mask=mask, is_index=True),
+        Dependence(Kind.ROWS, mask=mask),
         UNKNOWN,
     )
     return outputs[node.output.value_index]
@@ -107,7 +107,7 @@ def padded_words(node: Node) -> Dependence:
     """RaggedTensorToTensor after `string_split`: rows if their length is constant. Otherwise all
     are as long as the longest of the batch."""
     values = node.deps[1]
-    if not (values.has_rows and values.some and values.is_plain and not values.axis):
+    if not (values.has_rows and values.mask and values.is_plain and not values.axis):
         return UNKNOWN
     lengths = node.ints(0)
     if lengths is None or len(lengths) < 2 or min(lengths[1:]) < 0:

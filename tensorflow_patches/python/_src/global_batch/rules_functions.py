@@ -168,7 +168,7 @@ def from_tensor(node: Node) -> Dependence:
     dep = node.deps[0]
     if not dep.has_rows or dep.axis > 0:
         return dep.but(axis=max(dep.axis - 1, 0), zero=dep.zero)
-    plain = dep.axis == 0 and dep.outer == dep.inner == sizes.ONE and not dep.some
+    plain = dep.axis == 0 and dep.outer == dep.inner == sizes.ONE and not dep.mask
     return dep.but(axis=-1) if plain else MIXED
 
 
@@ -179,7 +179,7 @@ def stacked(node: Node) -> Dependence:
 
 def _is_current_index(index: Dependence) -> bool:
     """Whether `index` is the index of the loop's current sample."""
-    return index.has_rows and index.is_index and index.axis < 0 and not index.some
+    return index.has_rows and index.is_index and index.axis < 0 and not index.mask
 
 
 def item(node: Node) -> Dependence:
@@ -223,5 +223,5 @@ def concatenated(node: Node) -> Dependence:
     dep = node.deps[0]
     if not dep.has_rows or dep.axis > 0:
         return dep.but()
-    name = sizes.symbol("", f"{node.op.name} elements")
-    return dep.but(outer=dep.outer * name) if dep.axis == 0 else dep.but(axis=0, inner=name)
+    count = sizes.symbol("", f"{node.op.name} elements")
+    return dep.but(outer=dep.outer * count) if dep.axis == 0 else dep.but(axis=0, inner=count)

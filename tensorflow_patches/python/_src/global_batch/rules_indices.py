@@ -64,7 +64,7 @@ def _sliced_samples(node: Node, dep: Dependence, cut: slice) -> Dependence:
     start = None if cut.start == sizes.ZERO else cut.start
     if step == 1 and start is None and end is None:
         return dep.but()
-    if dep.is_index or dep.some or step is None or step < 1:
+    if dep.is_index or dep.mask or step is None or step < 1:
         return MIXED
     block = node.size * dep.inner
     first = (start or sizes.ZERO) / block
@@ -84,12 +84,12 @@ def _own_sample(node: Node) -> Dependence:
     dep, at = node.deps[0], node.deps[1]
     at_current = (
         at.is_index
-        and not at.some
+        and not at.mask
         and at.axis < 0
         and int(node.op.get_attr("shrink_axis_mask")) & 1
     )
     plain = dep.has_rows and dep.axis == 0 and dep.outer == dep.inner == sizes.ONE
-    if at_current and plain and not dep.is_index and not dep.some:
+    if at_current and plain and not dep.is_index and not dep.mask:
         return dep.but(axis=-1)
     return MIXED
 
@@ -110,7 +110,7 @@ def unsliced(node: Node) -> Dependence:
             return UNKNOWN
         if after == dep.axis and isinstance(item, slice):
             full = item.start is None and item.stop is None and item.step == sizes.ONE
-            return dep.but(axis=before, same=False) if full else MIXED
+            return dep.but(axis=before, same=False) if full else MIXED  # adds rows of zeros
         before += item is not None
         after += not isinstance(item, Number)
     return dep.but(axis=before + dep.axis - after, same=False)
@@ -169,12 +169,12 @@ def gather(node: Node) -> Dependence:
 def _own_rows(params: Dependence, indices: Dependence, axis: int) -> Dependence:
     """Samples that are gathered by their own indices."""
     fine = params.base is Kind.ROWS and params.axis == axis and not params.is_index
-    if not fine or params.some:
+    if not fine or params.mask:
         return MIXED
-    if indices.some and indices.axis < 0:
+    if indices.mask and indices.axis < 0:
         return MIXED
-    if indices.some:  # the rows of a mask of the same length
-        return params.but(axis=axis + indices.axis, some=indices.some)
+    if indices.mask:  # the rows of a mask of the same length
+        return params.but(axis=axis + indices.axis, mask=indices.mask)
     plain = params.outer == params.inner == sizes.ONE
     return params.but(axis=axis + indices.axis if indices.axis >= 0 else -1) if plain else MIXED
 
@@ -204,7 +204,7 @@ def scatter(node: Node) -> Dependence:
         return MIXED
     numbers = node.numbers(2)
     if indices.is_index:
-        own = numbers is not None and numbers.flat[0] == node.size and not indices.some
+        own = numbers is not None and numbers.flat[0] == node.size and not indices.mask
         return indices.but(is_index=False, power=updates.power) if own else MIXED
     return SUM.but(power=updates.power) if node.deps[2].is_const else MIXED
 
@@ -274,7 +274,7 @@ def where(node: Node) -> Dependence:
     dep = node.deps[0]
     if not dep.has_rows or not dep.is_plain or dep.axis:
         return MIXED if dep.axis >= 0 else UNKNOWN
-    return Dependence(Kind.ROWS, some=_mask_key(node, node.inputs[0]), is_index=True)
+    return Dependence(Kind.ROWS, mask=_mask_key(node, node.inputs[0]), is_index=True)
 
 
 def _mask_key(node: Node, mask: Any, depth: int = 3) -> Any:

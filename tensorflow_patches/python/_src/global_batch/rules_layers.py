@@ -24,7 +24,7 @@ def contracted(node: Node, terms: Sequence[str], result: str) -> Dependence:
     if not all(one.base in (Kind.CONST, Kind.ROWS, Kind.SUM) for one in deps):
         return MIXED
     if (
-        any(one.is_index or one.some for one in deps)
+        any(one.is_index or one.mask for one in deps)
         or sum(one.over is not None for one in deps) > 1
     ):
         return MIXED
@@ -142,7 +142,7 @@ def layer(*followed: int) -> Rule:
 
 
 def inner(core: int) -> Rule:
-    """Ops on the last `core` dimensions of each input, for all other dimensions."""
+    """Ops on the last `core` dimensions of each input, separately for each index in the others."""
 
     def rule(node: Node) -> Dependence:
         if not all(one.is_plain for one in node.deps):

@@ -62,11 +62,11 @@ def reshape(node: Node) -> Dependence:
     after = _target(node, before)
     if before is None or after is None:
         return UNKNOWN
-    if dep.some:
+    if dep.mask:
         return dep.but() if after[:1] == before[:1] and dep.axis == 0 else MIXED
-    # In row-major order, the elements are `first` runs over all samples.
+    # In row-major order, the elements are `first` runs over all samples, before and after.
     first = sizes.product(before[: dep.axis])
-    if not (dep.same and dep.loose):
+    if not (dep.same and dep.any_layout):
         first *= dep.outer
     for axis, size in enumerate(after):
         outer = first / sizes.product(after[:axis])
@@ -151,7 +151,7 @@ def concat(node: Node) -> Dependence:
         return elementwise(node) if all(one.base is Kind.SIZE for one in deps) else added(deps)
     if axis is None or rank is None:
         return UNKNOWN
-    same_layout = len({(one.axis, one.power, one.over, one.some, one.base) for one in rows}) == 1
+    same_layout = len({(one.axis, one.power, one.over, one.mask, one.base) for one in rows}) == 1
     if len(rows) < len(deps) or not same_layout:
         return _with_indices(node, axis[0] % rank)
     layout = rows[0]
@@ -187,7 +187,8 @@ def _concatenated_samples(rows: list[Dependence]) -> Dependence:
 
 
 def _with_indices(node: Node, axis: int) -> Dependence:
-    """Pack or concatenation of samples' indices and constants or rows."""
+    """Pack or concatenation of samples' indices, which must be first, and constants or rows: for
+    GatherND and ScatterND. The result counts as indices."""
     rows = [one for one in node.deps if one.has_rows]
     first = node.deps[0]
     fine = first.is_index and all(one.is_index or one.is_plain for one in rows)
@@ -210,7 +211,7 @@ def pack(node: Node) -> Dependence:
         return _stacked_samples(rows, -1) if consts else MIXED
     if len(rows) < len(node.deps):
         return _with_indices(node, axis + (axis <= layout.axis))
-    if len({(one.axis, one.power, one.over, one.some, one.base) for one in rows}) > 1:
+    if len({(one.axis, one.power, one.over, one.mask, one.base) for one in rows}) > 1:
         return MIXED
     return _stacked_samples(rows, layout.axis + (axis <= layout.axis))
 
@@ -252,7 +253,7 @@ def tile(node: Node) -> Dependence:
     others = [one for axis, one in enumerate(times.flat) if axis != dep.axis]
     own = times.flat[dep.axis]
     if any(one.power != 0 for one in (*others, own)):
-        return MIXED  # repeated once per sample
+        return MIXED  # repeated a number of times that may depend on that of the samples
     return dep.but(outer=dep.outer * own) if not dep.is_index or own == sizes.ONE else MIXED
 
 

@@ -26,7 +26,7 @@ class Leaf(enum.Enum):
 
     KEEP = "is the same on every rank"
     GATHER = "has samples along its first dimension"
-    MEAN = "is a mean over samples, or a sum that `terms` splits into its terms"
+    MEAN = "is a mean over samples, or consists of terms that have rules (kinds.terms)"
     SUM = "is a sum over samples"
 
 
@@ -41,8 +41,8 @@ class Site:
         # sample; None: nothing is added to it.
         self.once: list[bool | None] = []
         self.given: list[str] = []  # the arguments that the metric was called with
-        # Kinds of a gradient's targets. For a loss, its own kind: ROWS if Keras reduces one value
-        # per sample.
+        # For a gradient, the kinds of the terms of its targets. For a loss, its own kind: ROWS if
+        # Keras reduces one value per sample.
         self.terms: list[Kind] = []
 
 
@@ -103,9 +103,8 @@ class Findings:
         self.eagerly = eagerly
         self.sites: list[Site] = []
         self.draws: list[Draw] = []  # in program order; without those in nested functions
-        self.draws_with_factor: list[
-            tuple[int, Any]
-        ] = []  # (index in draws, tensor), if factor > 1
+        # Those of `draws` with a factor > 1: (index in draws, drawn tensor).
+        self.draws_with_factor: list[tuple[int, Any]] = []
         self.foreign_draw = ""  # an op that draws for samples in a restored function
         self.nested_draws = False  # whether a nested function draws for samples
         self.gathered: list[Why] = []  # what is computed from the whole batch
@@ -120,8 +119,8 @@ class Findings:
         return any(not draw.op.startswith("stateless_") for draw in self.draws)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether nothing is drawn and nothing prevents splitting the batch.
+    def suffices(self) -> bool:
+        """Whether nothing is drawn and nothing prevents splitting, so no second trace is needed.
 
         A trace that creates variables contains the ops of their initial values, which may draw.
         """
@@ -137,7 +136,8 @@ class Findings:
         return Mark(*(len(getattr(self, name)) for name in Mark._fields))
 
     def restart(self, mark: Mark) -> None:
-        """Discards the findings since `mark`: their calls will not run, or on the whole batch."""
+        """Discards what the lists got since `mark`: those calls will not run when the step does, or
+        will run on the whole batch."""
         for name, length in mark._asdict().items():
             del getattr(self, name)[length:]
 
@@ -173,7 +173,7 @@ class Plan:
         one for each trace, so all calls must share one trace, as they do in one process.
       whole_states: variables of metrics that receive the whole batch.
       values: values that a step returns besides metrics, by path.
-      plain: whether the script's own loop gets the script's batches unchanged.
+      plain: whether the script's own loop iterates, and so gets the script's batches unchanged.
     """
 
     def __init__(self, verdict: Verdict, findings: Findings, plain: bool) -> None:
@@ -204,7 +204,7 @@ class Planned:
         self._next_draw: Iterator[Draw] = iter(draws)
 
     def next(self, kind: str) -> Site | None:
-        """The decision for the next call; None once the step's calls differ from the analyzed."""
+        """The decision for the next call; None from the first call on that was not analyzed."""
         site = next(self._next, None)
         if site is None or site.kind != kind:
             self._next = iter(())
@@ -212,7 +212,7 @@ class Planned:
         return site
 
     def next_draw(self, op: str, rank: int | None) -> Draw | None:
-        """The decision for a draw by `op`; None once the step's draws differ from the analyzed."""
+        """The decision for a draw by `op`; None from the first draw on that was not analyzed."""
         draw = next(self._next_draw, None)
         if draw is None or draw.op != op or None not in (draw.rank, rank) and draw.rank != rank:
             self._next_draw = iter(())

@@ -23,7 +23,8 @@ ASSIGNS = {  # ops that change a variable or a table
     *hooks.ASSIGN_OPS,
     *("LookupTableInsertV2", "LookupTableImportV2", "LookupTableRemoveV2"),
 }
-_WHOLE_ASSIGNS = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
+# Those that assign a dense value: the only ones that a step on a stand-in undoes.
+_DENSE_ASSIGNS = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
 _READS = {"ReadVariableOp", "VarHandleOp", "Const"}
 
 
@@ -106,7 +107,7 @@ def _assigned_from_samples(graph: Any, operations: Iterable[Any], part: Part) ->
     handles = _handles(graph)
     found = set()
     for op in operations:
-        if op.type not in _WHOLE_ASSIGNS or kinds.key(op.inputs[0]) not in handles:
+        if op.type not in _DENSE_ASSIGNS or kinds.key(op.inputs[0]) not in handles:
             continue
         if _leads_to(op.inputs[1], leaves):
             found.add(id(handles[kinds.key(op.inputs[0])]))

@@ -159,7 +159,7 @@ class _Schedule:
             self.restore_momentum = float(np.asarray(momentum))
             momentum.assign(self.restore_momentum * new / old)
         elif momentum and new != old:
-            _say(
+            log.once(
                 f"{type(self).__name__}: momentum_correction has no effect, because the momentum "
                 f"of {type(self.model.optimizer).__name__} is a constant in its compiled steps"
             )
@@ -250,11 +250,6 @@ class _UpdateEpochState:
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.state.epoch = self.initial_epoch + epoch + 1
-
-
-def _say(line: str) -> None:
-    if basics.rank() == 0:
-        log.once(line, every_rank=True)  # after hvd.init() group.rank is 0 everywhere
 
 
 class _BestModel:

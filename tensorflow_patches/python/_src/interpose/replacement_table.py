@@ -95,12 +95,12 @@ def install(rows: Iterable[Row]) -> None:
             hooks.fill(**{row.target: row.wrapper})
         elif row.how is not How.USE and (row.when is ALWAYS or group.size > 1):
             for module, attribute in row.targets():
-                if _has(row.versions):
+                if _version_matches(row.versions):
                     put_row = functools.partial(_install, row, attribute)
                     hooking.when_imported(module, put_row)
 
 
-def _has(versions: str) -> bool:
+def _version_matches(versions: str) -> bool:
     """Whether a condition such as "keras>=3.13" holds."""
     if not versions:
         return True

@@ -104,7 +104,7 @@ def _take_shard(iterator: Any) -> None:
             _array_sizes(adapter),
             once=isinstance(adapter, generator),
             step=_step(dataset.element_spec),
-            made=made,
+            python_batches=made,
         )
     )
     if made is not None and made.shared:

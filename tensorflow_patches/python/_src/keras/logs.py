@@ -176,7 +176,7 @@ def _result(source: results.Source) -> Any:
     result = source.metric.result()
     if source.key is not None:
         result = result[source.key]
-    return float(result) if not getattr(result, "shape", ()) else result
+    return _number(result)
 
 
 def _combined(parts: list[tuple[Any, Any]], is_sum: bool) -> Any:

@@ -17,7 +17,7 @@ _OPS = {
     "broadcast": "TfMpiBroadcast",
 }
 # Attributes that callers do not set; apply_op does not apply defaults.
-_COMMON: dict[str, Any] = {"members": [], "horovods": False}
+_COMMON: dict[str, Any] = {"members": [], "for_horovod": False}
 _DEFAULTS = {"allgather": {"of_data": False, **_COMMON}}
 
 
@@ -59,7 +59,7 @@ def horovod_collective(
 
     When it runs, raises tf.errors.FailedPreconditionError if ranks differ in dtype or shape.
     """
-    attributes = {"horovods": True, "members": [int(rank) for rank in ranks]}
+    attributes = {"for_horovod": True, "members": [int(rank) for rank in ranks]}
     attributes |= _attributes(kind, op, root)
     suffix = "".join(f" {rank}" for rank in ranks)
     suffix = suffix and f" of{suffix}"

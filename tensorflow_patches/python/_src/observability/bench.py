@@ -129,8 +129,8 @@ def _measure(options: argparse.Namespace, size: int) -> Row:
         tensors=options.tensors,
         direct_rounds=rounds,
         engine_rounds=rounds,
-        least_samples=min(3, options.iterations),
-        most_samples=options.iterations,
+        min_samples=min(3, options.iterations),
+        max_samples=options.iterations,
         budget=options.seconds,
         timeout=options.timeout,
     )

@@ -54,7 +54,7 @@ def current() -> _Keyed | None:
 def draw(name: str, given: dict[str, Any]) -> Any:
     """The draw of an op of gen_random_ops by the key; None if it should draw by its state."""
     trace = current()
-    if trace is None or not philox.is_counted(name):
+    if trace is None or not philox.has_stateless_form(name):
         return None
     found = trace.key_and_counter((int(given["seed"] or 0), int(given["seed2"] or 0)))
     return None if found is None else philox.draw_by_key(name, given, *found)

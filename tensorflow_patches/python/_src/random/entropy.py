@@ -105,8 +105,8 @@ def place_of(frame: FrameType | None, package: str = "") -> bytes:
     """The functions on the stack from `frame` on, with lines: the same on ranks that run the same
     program.
 
-    File names are left out, as they may be temporary. With `package`, the stack ends at the first
-    function outside of that package.
+    File names are left out, as they may be temporary. With `package`, the first function outside of
+    that package is the last that counts.
     """
     digest = hashlib.blake2b(digest_size=8)
     for _ in range(_DEEPEST):

@@ -41,7 +41,7 @@ _SEED_MODULUS, _SEED_STRIDE = 2**31 - 1, 0x9E3779B1
 # .draws: the number of calls of random ops.
 # .decided: the Draw decided for the op that a generator is about to call, in a tuple; or empty.
 # .inside: a draw is being made; the random ops that it calls are left as they are.
-# .by_size: static shapes of draws that were taken to be for samples only because of their size.
+# .by_size: static shapes of draws, in a loop of the script, that were taken to be for samples.
 _local = threading.local()
 
 
@@ -192,7 +192,7 @@ def variable_created(variable: Any) -> None:
         return
     if (shape := tuple(variable.shape)) in shapes and _is_divided(in_step=False):
         shapes.discard(shape)
-        initial_broadcast.variable_starts(variable)
+        initial_broadcast.sync_new_variable(variable)
 
 
 def _in_own_step() -> bool:

@@ -94,7 +94,7 @@ def _stateless_call(name: str, given: dict[str, Any], key: Any, counter: Any) ->
     return getattr(gen_stateless_random_ops_v2, _STATEFUL[name]), arguments
 
 
-def is_counted(name: str) -> bool:
+def has_stateless_form(name: str) -> bool:
     """Whether it is a stateful op with a stateless counterpart."""
     return name in _STATEFUL
 

@@ -124,7 +124,7 @@ KERAS = (
         How.WRAP, batch_norm.over_ranks, "the moments are those of the whole batch", _DECISIONS),
     # Decisions of callbacks
     Row(f"{_EVERY_LIST}.{{on_epoch_end,on_train_batch_end,on_train_end}}", How.WRAP,
-        keras_files.passing, "matches saves whose names differ by rank", _NAMES, FILES),
+        keras_files.passing, "ends the wait for a save that rank 0 skips", _NAMES, FILES),
     Row(f"{_LIST}.on_train_begin", How.AFTER, fit.fit_begins,
         "all ranks begin fit in the same state", _DECISIONS),
     Row(f"{_LIST}.on_epoch_begin", How.WRAP, calls.noting_epochs,

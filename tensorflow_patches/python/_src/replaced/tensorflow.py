@@ -107,18 +107,18 @@ TENSORFLOW = (
         "a part's sum is scaled to the whole batch", _BATCH),
     # tf.distribute
     Row(f"{_P}.distribute.one_device_strategy:{{OneDeviceStrategy,OneDeviceStrategyV1}}.__init__",
-        How.WRAP, functools.partial(strategies.of_one_rank, strategies.one_device),
+        How.WRAP, functools.partial(strategies.of_one_rank, strategies.replicas_of_one_device),
         "a rank is one device of the strategy", _STRATEGIES),
     Row(f"{_P}.distribute.mirrored_strategy:{{MirroredStrategy,MirroredStrategyV1}}.__init__",
-        How.WRAP, functools.partial(strategies.of_one_rank, strategies.devices),
+        How.WRAP, functools.partial(strategies.of_one_rank, strategies.replicas_of_devices),
         "a rank is one device of the strategy", _STRATEGIES),
     Row(f"{_P}.distribute.central_storage_strategy:"
         "{CentralStorageStrategy,CentralStorageStrategyV1}.__init__",
-        How.WRAP, functools.partial(strategies.of_one_rank, strategies.devices),
+        How.WRAP, functools.partial(strategies.of_one_rank, strategies.replicas_of_devices),
         "a rank is one device of the strategy", _STRATEGIES),
     Row(f"{_P}.distribute.collective_all_reduce_strategy:"
         "{CollectiveAllReduceStrategy,CollectiveAllReduceStrategyV1}.__init__",
-        How.WRAP, functools.partial(strategies.of_one_rank, strategies.workers),
+        How.WRAP, functools.partial(strategies.of_one_rank, strategies.replicas_of_workers),
         "a rank is one worker of the strategy", _STRATEGIES),
     Row(f"{_P}.distribute.parameter_server_strategy:ParameterServerStrategyV1.__init__",
         How.WRAP, strategies.refused, "MPI ranks have no parameter servers", _STRATEGIES),

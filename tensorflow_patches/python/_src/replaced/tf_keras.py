@@ -63,7 +63,7 @@ TF_KERAS = (
         shares.noting_scaled, "a scaled loss starts its gradient at the part's share",
         "tf/average/test_taken.py"),
     Row("tf_keras.src.optimizers.optimizer:_BaseOptimizer._deduplicate_sparse_grad", How.WRAP,
-        distinct.but_for_distinct, "averaged rows have no duplicates", _SPARSE),
+        distinct.unless_gradient_distinct, "averaged rows have no duplicates", _SPARSE),
     Row(f"{_LEGACY}:_deduplicate_indexed_slices", How.WRAP,
         distinct.unless_distinct, "averaged rows have no duplicates", _SPARSE),
     Row("tf_keras.src.optimizers.optimizer:_BaseOptimizer.learning_rate", How.WRAP,

@@ -54,8 +54,8 @@ class BenchCase(ctypes.Structure):
         ("tensors", ctypes.c_int32),
         ("direct_rounds", ctypes.c_int32),
         ("engine_rounds", ctypes.c_int32),
-        ("least_samples", ctypes.c_int32),
-        ("most_samples", ctypes.c_int32),
+        ("min_samples", ctypes.c_int32),
+        ("max_samples", ctypes.c_int32),
         ("budget", ctypes.c_double),
         ("timeout", ctypes.c_double),
     ]

@@ -27,7 +27,7 @@ def once(line: str, key: str | None = None, *, every_rank: bool = False) -> None
     key: the same for lines of which one is enough; by default the line itself.
     """
     key = line if key is None else key
-    if key not in _logged_keys and (every_rank or group.rank == 0):
+    if key not in _logged_keys and (every_rank or group.group_rank == 0):
         _logged_keys.add(key)
         say(line)
 

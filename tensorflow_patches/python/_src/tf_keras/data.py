@@ -52,7 +52,7 @@ def watching(construct: Any) -> Any:
             construct(self, x, *args, **kwargs)
         finally:
             del self._peek_and_restore
-        self._tf_mpi_made = python_batches.Batches(
+        self._tf_mpi_python_batches = python_batches.Batches(
             x,
             watched,
             self._standardize_batch,
@@ -113,7 +113,7 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
             once=type(adapter) is generator,  # not for a Sequence
             all_epochs=sizes is not None and not adapter.should_recreate_iterator(),
             step=_step(dataset.element_spec),
-            made=getattr(adapter, "_tf_mpi_made", None),
+            python_batches=getattr(adapter, "_tf_mpi_python_batches", None),
         )
     )
     handler._dataset = dataset_shard.without_sharding(feed.dataset)

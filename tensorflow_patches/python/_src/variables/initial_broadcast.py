@@ -42,7 +42,7 @@ def variable_created(variable: Any) -> None:
             _variables[next(_creation_counter)] = variable
 
 
-def variable_starts(variable: Any) -> None:
+def sync_new_variable(variable: Any) -> None:
     """Synchronizes a variable that all ranks have just created, before anything reads it."""
     _sync_variables(f"start of variable {next(_variable_counter)}", [variable])
 

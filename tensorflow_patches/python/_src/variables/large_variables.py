@@ -75,7 +75,7 @@ def shared_fetches() -> Iterator[None]:
     """Inside, Session.run on this thread returns the values of variables without copying them.
 
     Only variables may be fetched, and their arrays must be released before the Session runs a
-    step. See glue/internals/shared_fetches.h.
+    step. Does not nest: the inner block's end ends both. See glue/internals/shared_fetches.h.
     """
     c_api.load().tfmpi_share_fetches(1)
     try:

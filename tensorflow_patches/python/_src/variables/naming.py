@@ -20,7 +20,6 @@ from tensorflow.mpi._src.runtime import c_api, group, hooks
 
 NAMES = "_tf_mpi_names"  # the attribute of an average op with the names of its variables
 
-
 _users_lock = threading.Lock()
 # By label: the optimizers that average under it, in the order of first use; guarded by _users_lock.
 _users: dict[str, list[weakref.ref[Any]]] = collections.defaultdict(list)
