@@ -242,10 +242,10 @@ def shard(dataset: Any, batched: bool | None = None) -> Any:
 
     Args:
       dataset: a tf.data.Dataset of the same data on all ranks, all of which must call this. If its
-        elements may differ by rank (a shuffle without a seed, random ops, a generator), only rank
-        0 iterates it, and sends the elements to all ranks.
+        elements may differ by rank (a shuffle without a seed, random ops, a generator), all ranks
+        get rank 0's. The others iterate it, too, only if it runs Python code or writes variables.
       batched: True: elements are batches, and each rank gets its samples of each batch; if a small
-        last batch has none for it, it gets another rank's samples. False: each rank gets whole
+        last batch has none for it, it gets another rank's sample. False: each rank gets whole
         elements, the same number on all ranks; up to size() - 1 elements at the end are left out.
         By default this is detected: by a batch() in the dataset, or an unknown first dimension.
 

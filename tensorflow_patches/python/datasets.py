@@ -178,7 +178,7 @@ def one_hot(labels: Any, classes: int) -> np.ndarray[Any, Any]:
 
 
 def _csv(path: str, delim: str) -> tuple[Any, Any, int]:
-    """This rank's data, its labels (0 and up, or -1 and 1), and all ranks' number of classes."""
+    """This rank's data, its labels (from 0 up; -1 becomes 0), and all ranks' number of classes."""
     rows = text.read(path, delim)
     numbers = rows.numbers
     if not rows.total:

@@ -88,7 +88,7 @@ def test_a_metric_of_a_part_is_reported(monkeypatch, states, words):
     monkeypatch.setattr(loop_metrics.log, "once", lambda line, **_: lines.append(line))
     metric = Metric()
     updated: Any = collections.defaultdict(lambda: types.SimpleNamespace(states=states))
-    monkeypatch.setattr(loop_metrics, "_updated", updated)
+    monkeypatch.setattr(loop_metrics, "_noted", updated)
     loop_metrics._say_of_part(metric)
     assert lines[0].startswith(f"the metric 'recall' {words}")
     assert "its value covers only this rank's part of the data" in lines[0]

@@ -1,11 +1,12 @@
 """This rank's part of a dataset of batches: which samples, with what weight.
 
-All ranks have the same input pipeline, see the same batches, and take a slice of each. Of B samples
-rank r of N has (B + r) // N, those after rank r - 1's (docs/decisions/072-rows-together.md says why
-a slice). selection.py avoids work for the samples of other ranks.
+All ranks see the same batches (of equal pipelines, or rank 0's: streams.py) and take a slice of
+each. Of B samples rank r of N has (B + r) // N, those after rank r - 1's
+(docs/decisions/072-rows-together.md says why a slice). selection.py avoids work for the samples of
+other ranks.
 
-If a batch does not divide evenly, each element becomes a `Shard` or `MaybeShard`. Its weight turns
-the plain mean of the ranks' gradients into the mean over the batch's samples.
+Unless every batch certainly divides evenly, each element becomes a `Shard` or `MaybeShard`. Its
+weight turns the plain mean of the ranks' gradients into the mean over the batch's samples.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def data_of(element: Any) -> Any:
 def first_row(rows: Any, rank: int) -> Any:
     """The index of `rank`'s first sample in a batch of `rows` samples.
 
-    Rank r has (rows + r) // size samples, so a smaller batch has no larger part.
+    Rank r has (rows + r) // size samples, so none has more of a smaller batch. `rows` is a
+    number, an array or a tensor.
     """
     # If positive: how many ranks before it have an extra sample.
     extra = rank + rows % group.size - group.size
@@ -98,7 +100,8 @@ def own_part(rows: Any) -> tuple[Any, Any]:
 
 
 class Counted(NamedTuple):
-    """This rank's samples of one batch, and their number, an int64 scalar; 0: a stand-in."""
+    """This rank's samples of one batch, and their number, an int64 scalar; a stand-in has 0, or
+    _ENDED of streams.py."""
 
     data: Any
     rows: Any

@@ -18,10 +18,11 @@ import tensorflow as tf
 from tensorflow.mpi._src.data import transformations
 from tensorflow.mpi._src.messaging import control_plane
 
-_SAMPLED = 2**16  # elements, at the beginning, in the middle and at the end of an array
+# Elements at the beginning, in the middle and at the end of an array; of strings a 16th of that.
+_SAMPLED = 2**16
 _NO_CONTENT = {"_variant_tensor_attr", "_seed", "_seed2", "_num_parallel_calls"}
 _ELEMENTS = 256  # of a dataset of ragged or sparse tensors, at its beginning and its end
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # a multiplier for hashing
 # Dtypes of tables' keys and values.
 _TABLES = tuple(itertools.product(
     ("string", "int64", "int32"), ("int64", "string", "float32", "int32", "float64", "bool")
@@ -212,9 +213,10 @@ def _of_pairs(keys: Any, values: Any) -> list[int]:
 
 
 def nodes(graph_def: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The nodes of a function and of the functions that it calls, without the calls themselves.
+    """The nodes of a function and of the functions that it calls.
 
-    Each node comes with all nodes of its function, by name.
+    Nodes whose op is such a function are left out, but not a PartitionedCall. Each node comes with
+    all nodes of its function, by name.
     """
     called = {inner.signature.name for inner in graph_def.library.function}
     for those in (graph_def.node, *(inner.node_def for inner in graph_def.library.function)):

@@ -119,7 +119,8 @@ def iterated(dataset: Any) -> Any:
 def _counted(part: Any, dataset: Any) -> Any:
     """`dataset`, which is iterated in place of `part`.
 
-    If this rank trains on it, its samples are counted for TF_MPI_STATS and TF_MPI_TIMELINE.
+    The samples of Keras's calls and of loops over a part are counted, for TF_MPI_STATS and
+    TF_MPI_TIMELINE.
     """
     if not input_stats.on():
         return dataset
@@ -137,7 +138,7 @@ def _part_of(dataset: Any) -> Any:
         _warn_of_mixed_zip(dataset)
         return dataset
     if not tf.executing_eagerly():
-        return shard(dataset, None)
+        return shard(dataset, None)  # not kept: it belongs to this graph
     part = vars(dataset).get("_tf_mpi_iterated")
     if part is None:
         part = dataset._tf_mpi_iterated = shard(dataset, None)

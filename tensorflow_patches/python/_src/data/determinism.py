@@ -26,8 +26,8 @@ _HARMLESS = {
     "While",
 }  # fmt: skip
 
-# Of these, ops that create or look up state that may be written, or that have a visible effect.
-# Variables and tables from outside are found among a function's captures.
+# Those of _HARMLESS whose effect depends on when they run: they use state that may be written, or
+# print. Variables and tables from outside are found among a function's captures.
 _TIMED = {"MutableHashTable", "MutableHashTableV2", "Print", "PrintV2", "VarHandleOp"}
 
 _DRAWS_RANDOM = re.compile("Random|TruncatedNormal|RngReadAndSkip")
@@ -44,7 +44,7 @@ def description(dataset: Any) -> list[Any] | None:
             return None
         if hasattr(source, "_seed2"):
             seeds = [transformations.constant(one) for one in (source._seed, source._seed2)]
-            if None in seeds or seeds == [0, 0]:  # random, drawn by every rank separately
+            if None in seeds or seeds == [0, 0]:  # unknown, or drawn by every rank separately
                 return None
             found.append([*seeds, iterations.times_drawn(source)])
         for wrapped in source._functions():
@@ -146,12 +146,13 @@ def _is_harmless(node: Any, others: dict[str, Any]) -> bool:
     names = [argument.name for argument in definition.input_arg]
     if "seed_generator" in names and "seed" not in names:
         return False
-    # A dataset made in a function begins with the first order of its seeds; 0 and 0: a random one.
+    # A dataset made in a function begins with the first order of its seeds (0 and 0: a random one).
     seeds = [node.input[names.index(name)] for name in ("seed", "seed2") if name in names]
     return not seeds or any(_is_seed(others.get(seed.split(":")[0])) for seed in seeds)
 
 
 def _is_seed(node: Any) -> bool:
-    """Whether a seed, made by `node`, is not 0; one that is not a constant is assumed not to be."""
+    """Whether a seed, made by `node`, is not 0. A computed one is not: get_seed of
+    tensorflow/python/data/util/random_seed.py replaces 0 and 0."""
     constant = node is not None and node.op == "Const"
     return not constant or bool(tf.make_ndarray(node.attr["value"].tensor))

@@ -43,7 +43,7 @@ class Exchanges:
     def __init__(self, label: str) -> None:
         self._label = label
         self._iterators = itertools.count()
-        self._name = ""  # the name of the last iterator; "" if it has ended
+        self._name = ""  # the name of the last iterator; "" if an error has ended it
         self._dtype: Any = None
         self.began = 0  # when the last iterator began, by _clock
         self._got = 0  # how many elements it has exchanged
@@ -92,10 +92,11 @@ class Exchanges:
         return bool(self._name)
 
     def end(self, error: BaseException | None) -> None:
-        """The iterator has ended.
+        """Notes that the iterator has ended. Not called at the normal end of its data.
 
         Args:
-          error: this rank's own, which is reported to the others; None if it is another rank's.
+          error: this rank's own, which is reported to the others; None if there is nothing to
+            report: it is another rank's, or all ranks have made the last exchange.
         """
         if error is not None:
             message = collectives.Gathering(_message(error).view(self._dtype), self._name)

@@ -97,14 +97,14 @@ def shard_of(given: Given) -> Feed:
     """This rank's part of a dataset. Collective.
 
     Raises:
-      ValueError: the ranks were given datasets of different sizes.
+      ValueError: the ranks were given arrays, or equal pipelines, of different sizes.
     """
     predicting, call = predictions.take_expected()
     sizes = given.sizes or batch_shard.batch_sizes(given.dataset)
     endless = batch_shard.length(given.dataset) == math.inf
     dataset = _of_generator(given.dataset) if given.once else given.dataset
     length = "endless" if endless else given.num_batches
-    stream = streams.Stream(dataset, length, sorted(sizes or ()) or None, once=given.once)
+    stream = streams.Stream(dataset, length, sorted(sizes or ()) or None, has_effects=given.once)
     label = f"data {next(_numbers)}: {given.what}"
     if not takes_parts() or own_data.is_own(given.dataset):
         return Feed(given.dataset, given.num_batches) if predicting else _own(given, stream, label)
@@ -114,9 +114,12 @@ def shard_of(given: Given) -> Feed:
         stream, label, given.what, given.sizes is not None
     )
     by_python = (
-        stream.exchanged and stream.once and given.python_batches is None and given.sizes is None
+        stream.exchanged
+        and stream.has_effects
+        and given.python_batches is None
+        and given.sizes is None
     )
-    if by_python and streams.drawn_in_order(given.dataset) is None:
+    if by_python and streams.drawing_map(given.dataset) is None:
         log.once(
             f"{given.what}: Python code, or an op that writes a variable, makes or changes the "
             "samples (a generator, py_function or numpy_function). It runs on every rank, and all "
@@ -221,12 +224,13 @@ def _to_predict(
 def _part(
     given: Given, stream: streams.Stream, element: Callable[[Any, Any, Any, Any], Any]
 ) -> Any:
-    """This rank's samples, read ahead unless all ranks must request them together."""
-    if given.sizes is not None:  # arrays need no work that a prefetch could hide
+    """This rank's samples. Reads two batches ahead; none if all ranks must request them together;
+    one, on all ranks, if making them has side effects (see _of_generator)."""
+    if given.sizes is not None:  # Keras slices arrays into batches: no work on single samples
         part = batch_shard.shard_batches(stream.dataset, element)
     else:
         part = selection.shard_batches(stream, element)
-    if stream.once:
+    if stream.has_effects:
         return part.prefetch(1)
     return part if stream.exchanged else part.prefetch(_AHEAD)
 

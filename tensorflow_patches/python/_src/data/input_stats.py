@@ -1,4 +1,4 @@
-"""TF_MPI_STATS=1: how many samples a rank's input pipelines produce, and how many it trains on.
+"""TF_MPI_STATS=1: how many samples a rank's input pipelines produce, and how many it uses.
 
 A pipeline adds to a variable once per batch, without Python, except for the row of waits in
 TF_MPI_TIMELINE. Without either setting nothing is added to pipelines. A sample counts as produced
@@ -19,7 +19,7 @@ from tensorflow.mpi._src.runtime import c_api, group
 
 _COUNTED = "_tf_mpi_counted"  # attribute of a dataset whose samples are counted as produced
 _LABEL = "input of each rank"
-_bytes_before = 0
+_bytes_before = 0  # what this process had read when the first pipeline was counted
 
 
 def on() -> bool:
@@ -73,8 +73,8 @@ def _bytes_read() -> int:
 def gather() -> list[dict[str, Any]]:
     """The statistics by rank, at the end of the script, before the rank joins; [] without input.
 
-    Ranks that end later may still train: averages do not wait for a rank that is in a barrier.
-    Ranks without TF_MPI_STATS join, and are left out.
+    First waits in a barrier: ranks that end later may still train, and in a custom loop averages do
+    not wait for a rank in a barrier. Ranks without TF_MPI_STATS join, and are left out.
     """
     if not _are_printed():
         return []

@@ -34,7 +34,7 @@ _DELETER = "_tf_mpi_deleter"
 
 
 class _Made(NamedTuple):
-    """The op that made a dataset, and its arguments to TFE_Py_FastPathExecute: inputs and
+    """The op that made a dataset, and its arguments to TFE_Py_FastPathExecute: the inputs, then the
     attributes, each after its name."""
 
     op: str
@@ -125,7 +125,7 @@ class _Path(NamedTuple):
     again: bool = False
 
     def combined_with(self, other: _Path | None) -> _Path:
-        """Combines two paths of an iterator to one transformation."""
+        """Combines two paths of an iterator to one transformation; the result fills no cache."""
         if other is None:
             return self
         return _Path(self.times + other.times, self.unsure or other.unsure)
@@ -147,7 +147,7 @@ class _Path(NamedTuple):
         elif made.op == "ShuffleDatasetV3":
             buffered = int(given["buffer_size"])  # tf.data.UNKNOWN_CARDINALITY: all elements
             elements = elements + buffered if buffered > 0 else math.inf
-        elif elements < math.inf:
+        elif elements < math.inf:  # by an op that is not known here
             elements = None
         return self._replace(elements=elements)
 
@@ -204,6 +204,8 @@ def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Pa
     cached = getattr(origin, _CACHED, None) or _Cached()
     setattr(origin, _CACHED, cached)
     cached.made[id(resource)] = made
+    # The script's cache repeats the last pass if one of the caches is complete; a replacement does
+    # until the ranks agree on that (fix_pass).
     again = bool(cached.drawn) and (cached.is_complete if origin is variant else cached.is_fixed)
     cached.is_fixed = cached.is_fixed or origin is not variant
     return {
@@ -293,7 +295,8 @@ def register_replacement(made: Any, dataset: Any) -> None:
 
 
 def to_iterate(dataset: Any) -> Any:
-    """The dataset to iterate in place of `dataset`, when an iterator is created."""
+    """The dataset to iterate in place of `dataset`. Call it once for each iterator that is created:
+    it counts the seeds that the iterator will draw."""
     found: dict[int, tuple[Any, _Path]] = {}
     _draws(dataset._variant_tensor, _Path(), found)
     replacements: dict[int, Any] = {}

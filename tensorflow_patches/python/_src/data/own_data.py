@@ -30,12 +30,12 @@ def of_arrays(arrays: Any) -> Any:
     """A tf.data.Dataset of this rank's rows."""
     dataset = tf.data.Dataset.from_tensor_slices(arrays)
     setattr(dataset, _MARK, True)
-    dataset._tf_mpi_part = True  # see dataset_shard.py
+    dataset._tf_mpi_part = True  # for loops over it: see dataset_shard.is_part
     return dataset
 
 
 def is_own(dataset: Any) -> bool:
-    """Whether `dataset` is made from datasets of own rows."""
+    """Whether `dataset` is from of_arrays, or made from such a dataset."""
     if getattr(dataset, _MARK, False):
         return True
     return hasattr(dataset, "_inputs") and any(map(is_own, dataset._inputs()))

@@ -35,7 +35,7 @@ class Prediction:
         # The number of samples of each batch, on all ranks; None: this rank predicts all samples.
         self.sizes: list[int] | None = None
         self.elements = 0  # a digest of elements that could not be compared in advance
-        self.callback_reads_batches = False  # a callback on this rank may read single outputs
+        self.callback_reads_batches = False  # a callback on this rank may read a batch's outputs
 
     def any_callback_reads_batches(self, label: str) -> bool:
         """Whether a callback on any rank may read the outputs of single batches. Collective.
@@ -201,7 +201,7 @@ def _gather(call: Prediction, outputs: Any) -> Any:
         return None
     is_own = np.repeat(mine > 0, given)  # false for stand-ins
     batches = np.concatenate([np.repeat(np.arange(len(sizes)), theirs) for theirs in rows])
-    order = np.argsort(batches, kind="stable")
+    order = np.argsort(batches, kind="stable")  # from the ranks' order to that of the batches
     whole = []
     for number, leaf in enumerate(leaves):
         parts = collectives.run("allgather", leaf[is_own], f"{label} output {number}")

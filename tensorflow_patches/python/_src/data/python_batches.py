@@ -82,7 +82,7 @@ class Watched:
 class Batches:
     """Makes batches by the script's Python code, on this rank.
 
-    Attributes:
+    Args:
       dataset: batch i is dataset[i].
       watched: what was observed when it made some batches.
       standardize: converts what the script returns to what Keras expects.
@@ -238,7 +238,7 @@ class Batches:
 
     # As a dataset
 
-    def dataset_of_all(self, spec: Any, label: str) -> Any:
+    def as_dataset(self, spec: Any, label: str) -> Any:
         """A tf.data.Dataset of all batches, of `spec`; all ranks iterate it in lockstep."""
         self.shared, self.spec = True, spec
         signature = (tf.TensorSpec([], tf.bool), spec)
@@ -310,7 +310,7 @@ def dataset_of_all(batches: Batches, spec: Any, label: str) -> Any:
         return None
     if any(theirs != everyone[0] for theirs in everyone):
         return None  # streams.py compares what they yield
-    return batches.dataset_of_all(spec, label)
+    return batches.as_dataset(spec, label)
 
 
 def _name(dataset: Any) -> str:

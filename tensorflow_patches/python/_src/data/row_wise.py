@@ -48,7 +48,8 @@ def _is_of_tensors(spec: Any) -> bool:
 
 
 def _of_any_rows(wrapped: Any, spec: Any) -> Any:
-    """The script's function traced again: in a graph of static size, sizes are plain constants."""
+    """The script's function traced again, because in a graph of static size, sizes are constants;
+    or a str with the reason, for users, if that fails."""
     from tensorflow.python.data.ops import structured_function
 
     def of_any(leaf: Any) -> Any:
@@ -74,7 +75,7 @@ def _why_mixed(wrapped: Any) -> str | None:
     })  # fmt: skip
     for made in graph.outputs:
         dep = analysis.dependence(made)
-        if not made.shape.rank and made.shape.rank is not None:
+        if made.shape.rank == 0:
             if dep.is_const:
                 continue
         elif dep.kind in kinds.ROWS and dep.outer == ONE and dep.inner == ONE:

@@ -198,7 +198,7 @@ def _selected_batches(dataset: Any, found: Found) -> Any:
     found.divided.extend([*(one for step in delayed.steps for one in step.divided), dataset])
     own = _applied(_own_elements(delayed.dataset, size, drops), delayed.steps)
     own_size = (size + group.rank) // group.size  # see batch_shard.first_row
-    batches = transformations.rebuild_batch(dataset, own, max(own_size, 1))
+    batches = transformations.rebuild_batch(dataset, own, max(own_size, 1))  # 1: a stand-in
     length = batch_shard.length(dataset)
     if length is None:
         return batches
@@ -233,7 +233,9 @@ def _own_elements(dataset: Any, size: int, drops: bool) -> Any:
     own = batches.map(part).unbatch()
     if of_one_shape:
         return own
-    return own.map(lambda tag, held: (tag, optional_ops._OptionalImpl(held, spec).get_value()))
+    return own.map(
+        lambda tag, variant: (tag, optional_ops._OptionalImpl(variant, spec).get_value())
+    )
 
 
 # From where batches are made back to a transformation that depends on the mapped elements.

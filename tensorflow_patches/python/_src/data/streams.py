@@ -43,14 +43,15 @@ class Stream(NamedTuple):
       sizes: the possible numbers of samples of a batch, sorted; None if unknown.
       exchanged: whether the ranks exchange them (rank 0's, or each rank's in turn), so that all
         ranks must request each of them.
-      once: whether making them has side effects, as in a generator; then one batch is read ahead.
+      has_effects: whether making them has side effects, as in a generator; then only one batch is
+        read ahead.
     """
 
     dataset: Any
     length: Any
     sizes: list[int] | None
     exchanged: bool = False
-    once: bool = False
+    has_effects: bool = False
 
 
 class Header(NamedTuple):
@@ -85,7 +86,8 @@ class Comparison(NamedTuple):
 
 
 def compare(stream: Stream, label: str, arrays: bool = False) -> Comparison:
-    """Compares the ranks' streams. Collective. Arguments as for same_everywhere."""
+    """Compares the ranks' streams, and agrees on the passes of their caches (iterations.fix_pass).
+    Collective. Arguments as for same_everywhere."""
     dataset = stream.dataset
     description = determinism.digests(dataset) if arrays else determinism.description(dataset)
     spec = packing.encode_spec(dataset.element_spec)
@@ -127,8 +129,8 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
     dataset = _from_rank_0(stream.dataset, label, what, headers[0].spec)
     # As in one process, feeds.py reads only one batch ahead from a generator: code that continues
     # the generator later does not get what was read ahead.
-    once = stream.once or determinism.has_effects(stream.dataset)
-    return Stream(dataset, length, sizes, exchanged=True, once=once)
+    has_effects = stream.has_effects or determinism.has_effects(stream.dataset)
+    return Stream(dataset, length, sizes, exchanged=True, has_effects=has_effects)
 
 
 def _warn_of_different_data(what: str, kind: str) -> None:
@@ -143,7 +145,7 @@ def _warn_of_different_data(what: str, kind: str) -> None:
 
 def _warn_of_ordered_draws(what: str, dataset: Any) -> None:
     """Reports a sequential random map, and what num_parallel_calls would gain."""
-    name = drawn_in_order(dataset)
+    name = drawing_map(dataset)
     if name is not None:
         log.once(
             f"{what}: map '{name}' draws random numbers sample by sample, so rank 0's samples, "
@@ -154,7 +156,7 @@ def _warn_of_ordered_draws(what: str, dataset: Any) -> None:
         )
 
 
-def drawn_in_order(dataset: Any) -> str | None:
+def drawing_map(dataset: Any) -> str | None:
     """The map whose draws, and not Python code, make rank 0 send its samples; None without one."""
     made_by_python = determinism.is_made_by_python(dataset)
     return None if made_by_python else determinism.draws_in_order(dataset)
@@ -185,15 +187,15 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
     that the script's side effects occur on all ranks.
     """
     spec = packing.decode_spec(spec_of_rank_0, dataset.element_spec)
-    packed = tf.data.Dataset.from_tensors(tf.constant([packing.END], tf.uint8)).repeat()
-    input_stats.mark_counted(packed)
+    to_send = tf.data.Dataset.from_tensors(tf.constant([packing.END], tf.uint8)).repeat()
+    input_stats.mark_counted(to_send)
     has_effects = determinism.has_effects(dataset)
     iterates_own = group.rank == 0 or has_effects
     if iterates_own:
         mine = _packed(
             batch_shard.count_produced(dataset, batch_shard.is_batched(spec)), has_effects
         )
-        packed = mine.concatenate(packed)
+        to_send = mine.concatenate(to_send)
 
     exchanges = failures.Exchanges(label)
 
@@ -217,7 +219,7 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
                 return tf.identity(from_rank_0)
         return from_rank_0
 
-    elements = exchanges.name(packed, np.uint8, ends_with_error=has_effects)
+    elements = exchanges.name(to_send, np.uint8, ends_with_error=has_effects)
     elements = batch_shard.map_on_request(elements, received)
     elements = elements.take_while(lambda packed: packed[0] != packing.END)
     return batch_shard.map_on_request(elements, lambda packed: packing.unpack(spec, packed))
@@ -335,7 +337,7 @@ def gather(vector: Any, name: Any) -> Any:
 
 
 def fill_epochs(dataset: Any, num_batches: int, steps: int) -> Any:
-    """Appends stand-ins to each epoch of `num_batches` Counted elements, up to `steps` of them."""
+    """Fills each epoch of `num_batches` Counted elements with stand-ins, so that it has `steps`."""
     spec = dataset.element_spec
     missing = steps - num_batches
 

@@ -302,5 +302,6 @@ def _pads_to_one_shape(dataset: Any) -> bool:
 
 
 def constant(tensor: Any) -> int | None:
+    """The static value of a scalar tensor of integers; None if unknown."""
     value = tf.get_static_value(tensor)
     return None if value is None else int(value)

@@ -79,7 +79,7 @@ class AtomicFile:
           last: nothing more will be written; if the file there wins, this version is dropped.
           due: the script has not flushed it, but has kept it open for a second.
 
-        Raises OSError if `path` can neither be replaced nor written.
+        Raises OSError if `path` can neither be replaced nor written, unless its folder is gone.
         """
         if self._process != os.getpid():
             return  # it belongs to the parent process
@@ -167,7 +167,7 @@ class AtomicFile:
                 os.link(self.name, self._new, src_dir_fd=self.descriptor)
             os.replace(self._new, self.path)
         except OSError:  # the folder is gone, or /proc is not mounted
-            self._remove_name(named=self._nameless)
+            self._remove_name(linked=True)
             return False
         return True
 
@@ -179,8 +179,9 @@ class AtomicFile:
                 file.write(block)
                 position += len(block)
 
-    def _remove_name(self, named: bool = False) -> None:
-        if named or not self._nameless:
+    def _remove_name(self, linked: bool = False) -> None:
+        """linked: a nameless file may have got its name."""
+        if linked or not self._nameless:
             with contextlib.suppress(OSError):
                 os.unlink(self._new)
 

@@ -55,9 +55,10 @@ def own_snapshot(snapshot: Any) -> Any:
 
 
 def _text(path: Any) -> str | None:
-    """A local path as text; None for no path, for a graph tensor, and for remote files."""
+    """A local path as text. None if this process uses the script's path itself (rank 0, or a forked
+    child); also for no path, a graph tensor, and remote files."""
     if not saves.left_to_rank_0():
-        return None  # this rank, or forked child, writes its own files
+        return None
     if hasattr(path, "_numpy_internal"):
         path = path.numpy()
     if not isinstance(path, (str, bytes, os.PathLike)):

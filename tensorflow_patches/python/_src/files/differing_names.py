@@ -38,7 +38,7 @@ def _key(path: str) -> str:
 
 
 def warn_of_other_names() -> None:
-    """Called on rank 1, at exit, when every post of rank 0 has arrived."""
+    """Called on rank 1, at exit; unless this rank has failed, every post of rank 0 has arrived."""
     for pattern, own in _made.items():
         posted = waits.posted_texts(_key(pattern))
         other = next((path for path in posted if path not in _made), None)

@@ -29,10 +29,12 @@ _POLL_SECONDS = 0.05
 
 
 def taking_turns(get_file: Any) -> Any:
+    """Wraps get_file."""
+
     def in_turn(*args: Any, **kwargs: Any) -> Any:
         call = repr((args, sorted(kwargs.items())))
-        # A repeated call gets the existing file, because extracting again would truncate what
-        # another rank may be reading; unless the script forces each download.
+        # Unless the script forces each download, a repeated call gets the existing file: extracting
+        # again would truncate what another rank may be reading.
         _calls[call] += bool(kwargs.get("force_download"))
         # Identifies this call on the ranks of a node, which usually have one parent process. If
         # they do not, each of them downloads in its turn.
@@ -70,7 +72,7 @@ def _locked(call: str) -> Iterator[int]:
     """Holds this user's lock file for `call` on this node.
 
     The kernel releases the lock if its holder dies. Raises tf.errors.DeadlineExceededError after
-    TF_MPI_STALL_TIMEOUT; PermissionError like private.open_file.
+    TF_MPI_STALL_TIMEOUT (0: never); PermissionError like private.open_file.
     """
     file = private.open_file(hashlib.sha256(call.encode()).hexdigest()[:20])
     try:

@@ -37,7 +37,7 @@ def install() -> None:
 
 
 def explanation(error: BaseException) -> str | None:
-    """An explanation of an uncaught error; None if it is not of this kind."""
+    """An explanation of an uncaught error; None if it is not of a file call or a command."""
     if "unable to lock file" in str(error):
         or_create = ", or create it: h5py.File(path, 'w')" if saves.shared() else ""
         return (

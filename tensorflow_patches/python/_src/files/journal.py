@@ -28,12 +28,12 @@ _MAX_CALLS = 20_000  # of a kind: a rank does not note later calls
 
 _job = ""  # identifies this job's notes; empty: there is no journal
 _own = 0  # this rank's number at the start, which stays when survivors get new ones
+_noted: collections.Counter[str] = collections.Counter()  # calls of this rank, by kind
 # Guards what follows. Reentrant: a finalizer, which may run anywhere, may close a file.
 _lock = threading.RLock()
 _file: int | None = None  # open until the process exits
 _read = 0  # bytes of the file read so far
 _read_lines = 0
-_noted: collections.Counter[str] = collections.Counter()  # calls of this rank, by kind
 _calls: dict[str, _Calls] = collections.defaultdict(lambda: _Calls())  # by key
 
 
@@ -50,6 +50,7 @@ class _Calls:
         self.published: list[str] = []  # by publish()
 
     def add(self, rank: int, what: str, returned: str | None, number: int) -> None:
+        """Counts a note of `rank`, in line `number`. `returned` may also be a published value."""
         own = rank == _own
         if what == _PUBLISHES:
             self.published.append(returned or "")
@@ -138,7 +139,7 @@ def last_success(key: str) -> int:
 
 
 def position() -> int:
-    """The current position in the journal: its number of lines."""
+    """The current position in the journal: its number of lines, including those of other jobs."""
     with _lock:
         if _file is not None:
             _read_notes()

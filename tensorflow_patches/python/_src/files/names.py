@@ -126,7 +126,7 @@ def keep_for_other_ranks(path: str) -> str:
     """On rank 0: links the save of `path` where other ranks find it even if the script removes it.
 
     Returns the link's path; "" if there is none, because the path does not show that it differs by
-    rank, or there is no file. The link stays until the next exchange of all ranks.
+    rank, or there is no file. The link stays at least until the next exchange of all ranks.
     """
     for folder, before in list(_kept.items()):
         if collectives.last_ended > before:

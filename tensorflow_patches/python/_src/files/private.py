@@ -45,7 +45,7 @@ def _advice(path: str, what: str) -> str:
 
 
 def digest(path: str) -> str:
-    """A hash of a file's content, or a folder's identity, because the script may write into it."""
+    """A hash of a file's content; of a folder, into which the script may write, its identity."""
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
         return f"folder {status.st_dev} {status.st_ino}"

@@ -2,11 +2,11 @@
 
 All ranks run the script's os.mkdir("run") on one disk. The first rank succeeds, and the others find
 that the folder exists, although the script creates it once. Worse, a rank that comes late to
-os.rename("log", "log.old") would rename the log that another rank has begun since. So a call that
-another rank of the node has made more often counts as made (_is_done). And a call that fails
-because its result is there already succeeds, if another rank has made it since this rank's previous
-one. The calls of other nodes are not known: there the error is raised, and explanations.py explains
-it.
+os.rename("log", "log.old") would rename the log that another rank has begun since. So a renaming or
+removal that another rank of the node has made more often counts as made (_is_done). And any call
+that fails because its result is there already succeeds, if another rank has made it since this
+rank's previous one. The calls of other nodes are not known: there the error is raised, and
+explanations.py explains it.
 """
 
 from __future__ import annotations
@@ -112,8 +112,9 @@ def note_made(path: str) -> None:
 def _is_done(name: str, paths: list[str], key: str) -> bool:
     """Whether this rank need not make a call that another rank has made more often.
 
-    What this rank itself has made since that call, such as a temporary file, must still be moved or
-    removed. A removal is done here, silently. A move is also needed if nothing is at its target.
+    What this rank itself has made since that one, such as a temporary file, must still be moved or
+    removed. Files are removed here, without a note; folders stay. A move is also needed if nothing
+    is at its target.
     """
     since, inside = journal.last_success(key), paths[0] + os.sep
     own = [

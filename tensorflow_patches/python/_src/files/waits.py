@@ -191,7 +191,7 @@ class _Wait:
                 f"{failures.text(save.failure)}",
             )
             raise failures.decode(save.failure, cause)
-        if save.path == self.path or _by_path.get(self.path):
+        if save.path == self.path or _by_path.get(self.path):  # rank 0's file is there already
             return
         linked = names.link_to_rank_0(self.path, save.path, save.kept)
         log.once(

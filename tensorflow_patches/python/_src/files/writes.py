@@ -107,7 +107,7 @@ def opening_by_accessor(_stock: Any) -> Any:
     return staticmethod(_OPEN)
 
 
-def _opens(stock: Any) -> Any:
+def _make_open(stock: Any) -> Any:
     def open(  # noqa: A001
         file: Any,
         mode: str = "r",
@@ -118,6 +118,7 @@ def _opens(stock: Any) -> Any:
         closefd: bool = True,
         opener: Any = None,
     ) -> Any:
+        # stock() raises ValueError for these.
         wrong = "b" in mode and (encoding, errors, newline) != (None, None, None)
         stock_only = wrong or buffering == 0 or not closefd or opener is not None
         if mode.startswith("w") and atomic.applies(file):
@@ -127,12 +128,12 @@ def _opens(stock: Any) -> Any:
                 if whole is not None:
                     differing_names.note(file)
                     raw: Any = _Raw(file, "w+" if "+" in mode else "w", whole)
-                    return _open(raw, mode, buffering, encoding, errors, newline)
+                    return _file_object(raw, mode, buffering, encoding, errors, newline)
         if mode in _APPEND_MODES and not stock_only and atomic.applies(file):
             with contextlib.suppress(OSError):  # stock() raises it, unless only reading is denied
                 raw = appends.Raw(file)
                 differing_names.note(file)
-                return _open(raw, mode, buffering, encoding, errors, newline)
+                return _file_object(raw, mode, buffering, encoding, errors, newline)
         opened = stock(file, mode, buffering, encoding, errors, newline, closefd, opener)
         if mode.startswith("r"):
             versions.note_read(file)
@@ -143,10 +144,10 @@ def _opens(stock: Any) -> Any:
     return open
 
 
-_OPEN = _opens(io.open)
+_OPEN = _make_open(io.open)
 
 
-def _open(
+def _file_object(
     raw: Any,
     mode: str,
     buffering: int,
@@ -169,7 +170,7 @@ def _open(
 
 
 def _end() -> None:
-    """At exit: flushes files that the script left open, then warns."""
+    """At exit, after the ranks have joined or this one has failed: flushes files, then warns."""
     for file in list(_files):
         with contextlib.suppress(OSError, ValueError):
             file.flush()

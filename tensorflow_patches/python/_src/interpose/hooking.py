@@ -91,6 +91,7 @@ def used(target: str) -> Any:
 
 
 def _lost(where: str, package: str, what: str) -> HookError:
+    """The error for a missing module or attribute; also logs it."""
     install = f"install {last_tested(package)}, the newest tested version, or "
     error = (
         f"{where} {package} {version_of(package)} has no {what}, which tensorflow.mpi needs: "

@@ -1,7 +1,8 @@
 """Knowledge of Keras's own classes, some by name: Keras 3.10 to 3.16, tf_keras 2.16 to 2.21.
 
 No other module decides by a name. A class that is not listed here is treated like one of the
-script, for which the worst is assumed; that costs an exchange between ranks, and nothing else.
+script, for which the worst is assumed; that only costs time. But callbacks of Keras that are not in
+_READ_LOGS are taken not to read the logs of batches.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_tr
 
 
 def has_batch_hook(callback: Any) -> bool:
-    """Whether a callback has a method for batches, which could set model.stop_training."""
-    if _is_own(callback):
+    """Whether a callback may have a method for batches, which could set model.stop_training."""
+    if _is_of_keras(callback):
         return type(callback).__name__ not in _NEVER_STOP_A_BATCH
     return has_own(callback, _BATCH_HOOKS)
 
@@ -39,7 +40,7 @@ def has_batch_hook(callback: Any) -> bool:
 def may_read_logs(callback: Any, hooks: tuple[str, ...]) -> bool:
     """Whether a callback may read the logs of batches in methods of these names. A progress bar
     does not count: it shows rank 0's."""
-    if not _is_own(callback):
+    if not _is_of_keras(callback):
         return has_own(callback, hooks)
     kind = type(callback).__name__
     if kind not in _READ_LOGS:
@@ -48,7 +49,7 @@ def may_read_logs(callback: Any, hooks: tuple[str, ...]) -> bool:
     return attribute is None or getattr(callback, attribute, "epoch") != "epoch"
 
 
-def _is_own(callback: Any) -> bool:
+def _is_of_keras(callback: Any) -> bool:
     return type(callback).__module__.startswith(("keras.src.callbacks", "tf_keras.src.callbacks"))
 
 
@@ -63,6 +64,7 @@ def has_own(callback: Any, names: tuple[str, ...]) -> bool:
     )
 
 
+# Attributes of an optimizer. If one is set, summing duplicate rows first may change the update.
 _LOOKS_AT_ROWS = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_transformers")
 
 

@@ -208,5 +208,5 @@ def combine(own: Moments, label: str) -> Moments:
     return Moments(
         tf.cast(mean, own.mean.dtype),
         tf.cast(variance, own.variance.dtype),
-        all_counts * group.group_size,
+        all_counts * group.group_size,  # from the ranks' mean to their sum
     )

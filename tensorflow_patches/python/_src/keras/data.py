@@ -65,14 +65,14 @@ def _step(spec: Any) -> plan.Step | None:
     )
 
 
-def is_fresh(model: Any, call: str) -> bool:
-    """Whether Keras has no function yet that runs the steps of `call`."""
-    return getattr(model, plan.STEPS[call].replace("_step", "_function")) is None
+def is_fresh(model: Any, kind: str) -> bool:
+    """Whether Keras has no function yet that runs the steps of a `kind` of call, such as "fit"."""
+    return getattr(model, plan.STEPS[kind].replace("_step", "_function")) is None
 
 
-def has_own_loop(model: Any, call: str, base: Any) -> bool:
+def has_own_loop(model: Any, kind: str, base: Any) -> bool:
     """Whether the script, and not the class `base`, makes the function that iterates batches."""
-    makers = ("make_train_function", "make_test_function") if call != "predict" else ()
+    makers = ("make_train_function", "make_test_function") if kind != "predict" else ()
     return any(getattr(type(model), name) is not getattr(base, name) for name in makers)
 
 
@@ -189,7 +189,7 @@ def made_on_part(make: Any) -> Any:
 
     def make_function(self: Any, step_function: Any, *args: Any, **kwargs: Any) -> Any:
         kind = "test_step" if step_function == self.test_step else "train_step"
-        # feeds.wrap_steps has wrapped the method, too; inside this wrapper it does nothing more.
+        # feeds.wrap_steps has wrapped the method, too: inside this wrapper, that one does nothing.
         return make(self, feeds.step_on_shard(self, kind, step_function), *args, **kwargs)
 
     return make_function
@@ -228,21 +228,21 @@ def built_before_predict(make: Any) -> Any:
     return make_predict_function
 
 
-def _build_states(model: Any, shard: Any) -> None:
-    """Creates variables before the first step, which Keras creates inside the step.
+def _build_states(model: Any, spec: Any) -> None:
+    """Creates the variables that Keras would create in the first step, for batches of `spec`.
 
     Otherwise ranks would evaluate and predict with their own values, a traced step that must leave
     metrics unchanged would not know their values, and an eager step would compute its first
     gradient from weights that are not synchronized yet.
     """
-    if shard is None:
+    if spec is None:
         return
-    needed = model.run_eagerly or isinstance(shard, batch_shard.MaybeShard)
+    needed = model.run_eagerly or isinstance(spec, batch_shard.MaybeShard)
     if model.built and not needed and model._distribute_strategy is None:
         return
-    data = batch_shard.data_of(shard)
+    data = batch_shard.data_of(spec)
     present = tf.nest.map_structure(
-        lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec, data
+        lambda leaf: None if isinstance(leaf, tf.OptionalSpec) else leaf, data
     )
     try:
         strategy = model._distribute_strategy

@@ -7,7 +7,7 @@
 - If a callback stops training on one rank, training stops on all.
 - Batch-norm statistics that steps do not synchronize are averaged before they are saved or
   evaluated.
-- A step that trains without averaging anything is an error.
+- It is an error if the first step of a fit trains without averaging anything.
 
 For Keras 3, and for tf_keras (tf_keras/training.py). The functions run on the thread that calls
 fit, at points that all ranks pass.
@@ -150,6 +150,7 @@ def _trainable_digests(model: Any) -> list[int] | None:
 
 
 def batch_ends(callbacks: Any) -> None:
+    """Called after the on_train_batch_end of all callbacks."""
     fit: _Fit | None = callbacks.__dict__.get("_tf_mpi_fit")
     if fit is None:
         return
@@ -165,11 +166,12 @@ def _agree_on_stop(label: str, model: Any) -> None:
 
 
 def _averaged_gradients() -> int:
+    """How many gradients have been averaged, not counting that of batch.send_distinct_gradient."""
     return c_api.stats()["gradients"] - batch.distinct_gradient_sent
 
 
 def _check_averaged(fit: _Fit, model: Any) -> None:
-    """After the first batch: raises if nothing was averaged, because no hook reaches the optimizer.
+    """After the first batch: raises if that changed weights but averaged nothing.
 
     Not for a script that calls collectives itself.
     """
@@ -271,7 +273,7 @@ def over_ranks(original: Any) -> Any:
             kind = "test_step" if call is not None and call.kind == "evaluate" else "train_step"
             logs_of_ranks.sum_metrics(self, kind, f"metrics {number}")
             result = original(self, logs)
-            if result is logs:
+            if result is logs:  # a step of the script returns other values than metrics
                 result = logs_of_ranks.combine_step_logs(self, kind, logs, f"logs {number}")
             synchronize_states(self, f"end of {kind} {number}")
             return result

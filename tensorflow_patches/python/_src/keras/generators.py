@@ -32,5 +32,5 @@ def jump_by_rank(model: Any) -> None:
         setattr(variable, _JUMP_ATTRIBUTE, True)
         state = np.array(variable.value.numpy())
         if state.shape == (2,):
-            state[1] += group.rank << 20
+            state[1] += group.rank << 20  # the position: a million draws apart
             variable.assign(state)

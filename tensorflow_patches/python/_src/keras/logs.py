@@ -142,7 +142,8 @@ def _check_same(label: str, everyone: list[Any]) -> None:
 
 
 def combine_step_logs(model: Any, kind: str, logs: Any, label: str) -> Any:
-    """The logs of a step on all ranks' samples; metrics contain their sums already.
+    """The logs of a step on all ranks' samples; metrics contain their sums already. Other values
+    stay this rank's if their names differ by rank.
 
     Args:
       kind: "train_step" or "test_step".

@@ -56,8 +56,8 @@ class _Noted:
     forms: set[Any]
 
 
-_updated: weakref.WeakKeyDictionary[Any, _Noted] = weakref.WeakKeyDictionary()
-# Whether a loop has updated a metric. _updated does not tell: garbage collection differs by rank.
+_noted: weakref.WeakKeyDictionary[Any, _Noted] = weakref.WeakKeyDictionary()
+# Whether a loop has updated a metric. _noted does not tell: garbage collection differs by rank.
 _has_updated = threading.Event()
 
 
@@ -72,7 +72,7 @@ class _Loop:
         self.first = len(self.graph.get_operations())
         # By id of a metric: the metric, and its states before the loop by id of the variable.
         self.before: dict[int, tuple[Any, dict[int, Any]]] = {}
-        for metric in list(_updated):
+        for metric in list(_noted):
             self.note(metric)
 
     def note(self, metric: Any) -> None:
@@ -87,7 +87,7 @@ class _Loop:
         changed = {id(handle) for handle, _ in added}
         return [
             (metric, before)
-            for metric, before in sorted(self.before.values(), key=lambda m: _updated[m[0]].number)
+            for metric, before in sorted(self.before.values(), key=lambda m: _noted[m[0]].number)
             if any(id(one.handle) in changed for one in metrics.variables_of(metric))
         ]
 
@@ -109,7 +109,7 @@ def updated(original: Any) -> Any:
         # A subclass calls its base class's update_state on the same metric.
         if not (loop or _open) or not _has_own_loop() or getattr(_local, "updating", None) is self:
             return function(self, *args, **kwargs)
-        if self not in _updated:
+        if self not in _noted:
             metrics.mark_synchronized(self)
         if loop is not None:
             loop.note(self)
@@ -124,8 +124,9 @@ def updated(original: Any) -> Any:
 
 
 def _note(metric: Any, args: Any, kwargs: Any, in_function: bool) -> None:
+    """Records `metric` in _noted; analyzes its update once for each form of the arguments."""
     form = metrics.form(args, kwargs)
-    noted = _updated.get(metric)
+    noted = _noted.get(metric)
     if noted is not None and form in noted.forms and noted.in_function == in_function:
         return
     added = metrics.analyze_update(metric, args, kwargs)
@@ -135,7 +136,7 @@ def _note(metric: Any, args: Any, kwargs: Any, in_function: bool) -> None:
     hows = added and [(one, _HOW[once]) for one, once in added if once is not None]
     if noted is None:
         _has_updated.set()
-        _updated[metric] = _Noted(next(_numbers), hows, in_function, {form})
+        _noted[metric] = _Noted(next(_numbers), hows, in_function, {form})
         return
     noted.forms.add(form)
     same = hows is not None and [how for _, how in hows] == [how for _, how in noted.states or ()]
@@ -148,7 +149,7 @@ def read(original: Any) -> Any:
 
     @hooking.without_autograph
     def result(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self in _updated and _has_own_loop() and _is_of_part(self):
+        if self in _noted and _has_own_loop() and _is_of_part(self):
             _say_of_part(self)
         return hooking.with_callers_autograph(original)(self, *args, **kwargs)
 
@@ -169,7 +170,7 @@ def _is_of_part(metric: Any) -> bool:
 
 def _say_of_part(metric: Any) -> None:
     why = "is read before the loop reaches the end of its data"
-    if _updated[metric].states is None:
+    if _noted[metric].states is None:
         why = (
             "has state other than sums over samples, or is updated both in and outside tf.functions"
         )
@@ -193,7 +194,8 @@ def begun(original: Any) -> Any:
 
 
 def at_end(original: Any) -> Any:
-    """Wraps OwnedIterator.__next__: in eager code the end of a part is collective."""
+    """Wraps OwnedIterator.__next__: in eager code the end of a part is collective, once a loop has
+    updated a metric, which must be so on all ranks."""
 
     def following(self: Any) -> Any:
         try:
@@ -213,7 +215,7 @@ def _states_on_all_ranks(label: str) -> list[tuple[Any, str]]:
     """States of metrics, in program order, without those that a rank has garbage-collected."""
     mine = {
         noted.number: noted.states
-        for noted in list(_updated.values())
+        for noted in list(_noted.values())
         if noted.states is not None and not noted.in_function
     }
     everyone = control_plane.headers(label, sorted(mine))
@@ -234,7 +236,7 @@ def in_function(original: Any) -> Any:
         setattr(loop.graph, _LOOPS, [*getattr(loop.graph, _LOOPS, ()), loop])
         done: set[int] = set()
         for metric, before in loop.updated():
-            noted = _updated[metric]
+            noted = _noted[metric]
             if not noted.in_function:
                 noted.states = None
             elif noted.states is not None:

@@ -44,7 +44,7 @@ def is_wanted() -> bool:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """A second SIGTERM, or one outside of fit, ends this rank at once."""
+    """A second SIGTERM, or one outside of fit or at its very end, ends this rank at once."""
     global _received
     if _received or not _meets or not calls.in_fit():
         if not _received:
@@ -79,6 +79,7 @@ def last_meeting(callbacks: Any) -> None:
 
 
 def stop_together(callbacks: Any) -> None:
+    """If a rank has received SIGTERM, saves the model and ends this process. Collective."""
     if not _is_ours(callbacks):
         return
     name = callbacks.__dict__["_tf_mpi_fit"].name

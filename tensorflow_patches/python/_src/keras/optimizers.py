@@ -67,7 +67,7 @@ def passes_gradients_unaveraged(train_step: Any) -> Any:
 
 
 def unless_averaged(original: Any) -> Any:
-    """For averaged gradients, skips the sum over a strategy's replicas, of which there is one.
+    """For averaged gradients, skips the sum over a strategy's replicas if there is only one.
 
     That sum joins all gradients, so no variable would be updated before the last average is done.
     """
@@ -111,7 +111,7 @@ def _averaging(average: Callable[..., Any], reason: str | None, original: Any) -
             return original(self, grads, *args, **kwargs)
         if reason is not None:
             raise NotImplementedError(f"optimizer {type(self).__name__}: {reason}")
-        if gradients.intercept_in_trace(grads):
+        if gradients.intercept_in_trace(grads):  # the step is only analyzed
             return getattr(self, "iterations", None)
         with threads.inside(_inside, on=True):
             grads = average(self, grads, *args, **kwargs)
@@ -132,7 +132,7 @@ def _averaged_lists(
     grads = list(grads)
     if trainable_variables is None:
         trainable_variables = optimizer._trainable_variables
-    return _averaged(optimizer, grads, list(trainable_variables), sum_rows)
+    return _averages_of_replica(optimizer, grads, list(trainable_variables), sum_rows)
 
 
 def _averaged_pairs(
@@ -141,14 +141,15 @@ def _averaged_pairs(
     """For apply_gradients(grads_and_vars, ...)."""
     pairs = list(grads)
     variables = [variable for _, variable in pairs]
-    averages = _averaged(optimizer, [gradient for gradient, _ in pairs], variables, sum_rows)
+    gradients_only = [gradient for gradient, _ in pairs]
+    averages = _averages_of_replica(optimizer, gradients_only, variables, sum_rows)
     return list(zip(averages, variables))
 
 
-def _averaged(
+def _averages_of_replica(
     optimizer: Any, grads: list[Any], variables: list[Any], sum_rows: tuple[str, ...]
 ) -> list[Any]:
-    """The gradients averaged over ranks; None stays None.
+    """As _averages, for this thread's replica of a strategy, if there is one.
 
     Replicas of a strategy that pass the same tensors share one average, because the strategy counts
     a shared tensor once.

@@ -46,13 +46,15 @@ def wrap(kind: str) -> Callable[[Any], Any]:
 
 
 def _compare(kind: str, model: Any, arguments: list[describe.Line]) -> None:
+    """Raises ValueError on all ranks if their programs differ (see _tell). Collective."""
     lines = [*arguments, *_architecture(model), *describe.of_names(model)]
     if kind != "predict":
         lines += describe.of_training(model)
     label = f"program {next(_numbers)}: {kind}"
     mine = [_digest(lines), _digest(_without_rate(lines)), bool(initial_broadcast.changed())]
     everyone = control_plane.headers(label, mine)
-    restored = any(theirs[2] for theirs in everyone)  # rank 0's counters, and the rate with them
+    # After a restore (1: the digest without the rate) the rate becomes rank 0's, with the counters.
+    restored = any(theirs[2] for theirs in everyone)
     if all(theirs[restored] == everyone[0][restored] for theirs in everyone):
         return
     lines = _without_rate(lines) if restored else lines

@@ -61,7 +61,8 @@ def thread_trains() -> None:
 
 
 def failure() -> str | None:
-    """Called at exit: why the process fails, in one line; None if it ends normally."""
+    """Why the process fails, in one line; None if it ends normally. Called once, at exit: it prints
+    explanations."""
     if _thread_failure is not None:
         return _thread_failure
     error = _uncaught or _last_error()

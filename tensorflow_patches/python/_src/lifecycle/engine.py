@@ -18,7 +18,7 @@ from tensorflow.mpi._src.presence import presence, reasons, watch
 from tensorflow.mpi._src.runtime import c_api, group, hooks, log
 
 _NCCL = "libnccl.so.2"
-# How long a rank that stops with an error waits until rank 0 has received the error.
+# How long, at most, a rank that stops with an error waits until rank 0 has received the error.
 _REPORT_FAILURE_SECONDS = 5.0
 # How long that may take including the end of the communication thread, which a dead rank may block.
 _LEAVE_SECONDS = 15.0
@@ -34,7 +34,7 @@ _on_fork: list[Callable[[], None]] = []
 _on_left_to_script: list[Callable[[], None]] = []
 _left = False  # whether this rank has stopped with an error
 _ending = threading.Lock()  # taken, for good, by the thread that leaves or joins
-_on_end: list[Callable[[], None]] = []
+_after_end: list[Callable[[], None]] = []  # see after_the_end
 
 
 class _AtEnd(NamedTuple):
@@ -156,7 +156,7 @@ def _in_child() -> None:
 
 def after_the_end(function: Callable[[], None]) -> None:
     """Registers `function` to be called when all ranks have joined, or this one has failed."""
-    _on_end.append(function)
+    _after_end.append(function)
 
 
 def check_kernels_were_seen() -> None:
@@ -306,7 +306,7 @@ def _end() -> None:
         return
     with contextlib.ExitStack() as last:
         last.callback(_finish)
-        for function in reversed(_on_end):  # `last` calls them in reverse order
+        for function in reversed(_after_end):  # `last` calls them in reverse order
             last.callback(function)
         last.callback(watch.declare_exit)
         try:

@@ -15,7 +15,7 @@ called_by_script = False  # whether the script has called a collective of tf.mpi
 last_started, last_ended = 0, 0
 
 KINDS = {"allreduce": 0, "allgather": 1, "broadcast": 2, "barrier": 3}
-# "plain sum": uses the MPI library's own allreduce.
+# "plain sum": by the MPI library's own allreduce, except on GPUs and with TF_MPI_FAULT=shrink.
 REDUCE_OPS = {"average": 0, "sum": 1, "min": 2, "max": 3, "product": 4, "plain sum": 5}
 # core/base/types.h; half and bfloat16 are summed in float32.
 DTYPES = {
@@ -32,7 +32,8 @@ _WAIT_SECONDS = 0.1
 
 def meeting_name(kind: str, name: str | None) -> str:
     """The name by which ranks match a call of the script. If `name` is None, all such calls have
-    one name, and are matched in program order. Notes that the script calls collectives."""
+    one name, and are matched in program order. Notes that the script calls collectives. Raises like
+    refuse_in_child."""
     refuse_in_child(kind)
     global called_by_script
     called_by_script = True
@@ -68,13 +69,13 @@ def run(
     """Carries out one collective under `name` and returns its result; waits for all ranks.
 
     `in_place`: the result of a broadcast or an allreduce overwrites `array`, which must be
-    contiguous. `of_script`: the script has called this. Where averages are left to the script,
-    collectives of the runtime itself involve this rank only.
+    contiguous and in native byte order. `of_script`: the script has called this. Where averages are
+    left to the script, collectives of the runtime itself involve this rank only.
 
     Raises subclasses of tf.errors.OpError, see errors.error_from_code; TypeError for an unsupported
     dtype.
     """
-    # In native byte order, because dtype.name does not name the order.
+    # In native byte order, because dtype.name does not name the order. The reshape is for scalars.
     native = array.dtype.newbyteorder("=")
     array = np.ascontiguousarray(array, dtype=native).reshape(np.shape(array))
     if array.dtype.name not in DTYPES:

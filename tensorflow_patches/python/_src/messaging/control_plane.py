@@ -30,7 +30,8 @@ def gather(
     Args:
       label: identifies the exchange on all ranks.
       header: any JSON value.
-      arrays: may differ by rank in number, shape and dtype, which must support the buffer protocol.
+      arrays: may differ by rank in number, shape and dtype, which must be NumPy's own: the text of
+        others, such as bfloat16, does not name them.
       of_script: see collectives.run.
     """
     arrays = [np.asarray(array) for array in arrays]

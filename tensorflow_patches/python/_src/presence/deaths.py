@@ -25,7 +25,8 @@ import zlib
 from tensorflow.mpi import config
 from tensorflow.mpi._src.presence import launcher, peers
 
-_WATCHED = 4  # how many following ranks each rank watches, so that some living rank watches each
+# How many following ranks each rank watches; so four watch each, of which some should live.
+_WATCHED = 4
 _SIGNALS_OF_LAUNCHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LAUNCHER_SECONDS = 1.0  # a launcher that ends its ranks has ended this one, too, by then
 _STATUS_TRIES = 5  # /proc shows the status of a process until its parent has reaped it

@@ -103,7 +103,8 @@ def find(launcher: config.Launcher) -> Launcher | None:
         pid = _listener(launcher.port) if launcher.port else parent
         if pid is None or _outlives(pid, parent or pid):
             return None
-        return Launcher(pid, launcher.rank, launcher.size, launcher.local_rank in (-1, 0))
+        speaks = launcher.local_rank in (-1, 0)  # -1: unknown
+        return Launcher(pid, launcher.rank, launcher.size, speaks)
     except OSError:
         return None
 

@@ -21,6 +21,7 @@ _COMMAND_CHARACTERS = 60
 _STRANGER_SECONDS = 5.0  # then look again: launchers fork a process before it becomes a rank
 _LAUNCHERS = frozenset("mpirun mpiexec prterun prted orterun orted slurmstepd".split())
 
+# Described by _STAGES of watch.py, except "started": it has loaded our library.
 Stage = Literal["off", "stopped", "started", "without us", "before"]
 
 

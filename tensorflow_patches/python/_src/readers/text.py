@@ -21,7 +21,7 @@ _BLOCKS_OF_A_RANK = 64
 
 
 class Rows(NamedTuple):
-    """`first`: the number of the first row in the file, from 0, not counting a header."""
+    """A rank's rows. `first`: its first row's number in the file, from 0, not counting a header."""
 
     numbers: np.ndarray[Any, Any]  # [rows, columns]
     first: int
@@ -144,7 +144,7 @@ def _parse(
 
 
 def _explain(text: str, path: str, first: int, delimiter: str, header: bool) -> None:
-    """Raises FormatError for the first invalid cell."""
+    """Raises FormatError for the first invalid row or cell; returns if it finds none."""
     columns = 0
     for number, line in enumerate(text.removesuffix("\n").split("\n")):
         where = f"{path}: row {first + number + 1}" + (" after the header" if header else "")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tensorflow.mpi._src.runtime import hooks
 
-rank = 0
+rank = 0  # 0 of 1 where averages are left to the script
 size = 1
 group_rank = 0  # among the engine's ranks, even if averages are left to the script
 group_size = 1
