@@ -7,6 +7,7 @@ import types
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 
 from extras import load
@@ -133,8 +134,10 @@ def test_the_reason_why_every_rank_makes_all_batches_is_given(feeds, facts, word
 def test_an_error_of_another_rank_names_that_rank(feeds):
     """It has the same type if possible, and says which rank had it."""
     failures = feeds.streams.failures
-    text = failures._decode_failure(failures._message(ValueError("no such file")))
-    assert text.decode().startswith("rank 0/1 has stopped: ValueError: no such file")
+    message = failures._message(ValueError("no such file"))
+    for before in ([], [0]):  # alone, or after the end of another rank's data
+        text = failures._decode_failure(np.concatenate([np.uint8(before), message]))
+        assert text.decode().startswith("rank 0/1 has stopped: ValueError: no such file")
 
 
 class Dataset:

@@ -94,6 +94,21 @@ def test_a_metric_of_a_part_is_reported(monkeypatch, states, words):
     assert "its value covers only this rank's part of the data" in lines[0]
 
 
+def test_values_of_numpys_extensions_are_combined(monkeypatch):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    plane = load("tensorflow.mpi._src.messaging.control_plane")
+    monkeypatch.setattr(
+        plane.collectives, "run", lambda kind, data, label, **_: np.concatenate([data, data])
+    )
+    sent = [np.array([1.5, -2], ml_dtypes.bfloat16), np.array(["a", "bc"]), np.int64(3)]
+    for _, received in plane.gather("label", [], sent):
+        for one, other in zip(sent, received, strict=True):
+            assert other.dtype == one.dtype and np.array_equal(one, other)
+    logs = load("tensorflow.mpi._src.keras.logs")
+    wanted = [True, False, True]
+    assert [logs._is_number(np.asarray(one).dtype) for one in sent] == wanted
+
+
 def test_lines_after_a_sigterm(monkeypatch):
     on_sigterm = load("tensorflow.mpi._src.keras.on_sigterm")
     lines: list[str] = []

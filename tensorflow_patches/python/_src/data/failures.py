@@ -197,7 +197,8 @@ def passed_or_raise(failed: Any, gathered: Any, start: Any = 0) -> Any:
 
 
 def _decode_failure(gathered: Any) -> bytes:
-    words = gathered.view(np.int64)
+    # Another rank's end, of one byte, may precede the message.
+    words = gathered[len(gathered) % _WORD :].view(np.int64)
     end = int(np.argmax(words == _MAGIC))
     text = words[: end - 1].tobytes()[-words[end - 1] :]
     rank, kind, reason = json.loads(text)

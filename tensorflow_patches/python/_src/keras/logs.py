@@ -158,7 +158,7 @@ def combine_step_logs(model: Any, kind: str, logs: Any, label: str) -> Any:
         source = sources.get(path)
         if source is not None and source.metric is not None:
             found[path] = _result(source)
-        elif np.asarray(value).dtype.kind in "fiub":
+        elif _is_number(np.asarray(value).dtype):
             own[path] = np.asarray(value).astype(np.float64)
     weight = model.__dict__.get(_WEIGHTS, {}).get(kind)
     own_weight = np.asarray(1.0 if weight is None else weight, np.float64)
@@ -170,6 +170,11 @@ def combine_step_logs(model: Any, kind: str, logs: Any, label: str) -> Any:
             parts = [(arrays[0], arrays[place + 1]) for _, arrays in everyone]
             found[path] = _combined(parts, source is not None and source.is_sum)
     return _replaced(logs, found)
+
+
+def _is_number(dtype: Any) -> bool:
+    # Types that NumPy does not define, such as bfloat16, are of kind V, but not void.
+    return dtype.kind in "fiub" or (dtype.kind == "V" and dtype.type is not np.void)
 
 
 def _result(source: results.Source) -> Any:

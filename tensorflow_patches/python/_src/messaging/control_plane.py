@@ -30,12 +30,12 @@ def gather(
     Args:
       label: identifies the exchange on all ranks.
       header: any JSON value.
-      arrays: may differ by rank in number, shape and dtype, which must be NumPy's own: the text of
-        others, such as bfloat16, does not name them.
+      arrays: may differ by rank in number, shape and dtype.
       of_script: see collectives.run.
     """
     arrays = [np.asarray(array) for array in arrays]
-    text = json.dumps([header, [(array.dtype.str, array.shape) for array in arrays]]).encode()
+    kinds = [(_name(array.dtype), array.shape) for array in arrays]
+    text = json.dumps([header, kinds]).encode()
     blocks = [array.tobytes() for array in arrays]
     block = b"".join([_LENGTH.pack(len(text), sum(map(len, blocks))), text, *blocks])
     data = np.frombuffer(block, np.uint8)
@@ -45,10 +45,15 @@ def gather(
         text_bytes, array_bytes = _LENGTH.unpack_from(gathered)
         end = _LENGTH.size + text_bytes
         theirs, their_kinds = json.loads(bytes(gathered[_LENGTH.size : end]))
-        kinds = [(np.dtype(dtype), shape) for dtype, shape in their_kinds]
-        found.append((theirs, _split(gathered[end : end + array_bytes], kinds)))
+        own = [(np.dtype(dtype), shape) for dtype, shape in their_kinds]
+        found.append((theirs, _split(gathered[end : end + array_bytes], own)))
         gathered = gathered[end + array_bytes :]
     return found
+
+
+def _name(dtype: np.dtype[Any]) -> str:
+    # Types that NumPy does not define, such as bfloat16, have the str of raw bytes.
+    return dtype.name if dtype.kind == "V" else dtype.str
 
 
 def _split(data: memoryview, kinds: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
