@@ -100,7 +100,7 @@ def test_values_of_numpys_extensions_are_combined(monkeypatch):
     monkeypatch.setattr(
         plane.collectives, "run", lambda kind, data, label, **_: np.concatenate([data, data])
     )
-    sent = [np.array([1.5, -2], ml_dtypes.bfloat16), np.array(["a", "bc"]), np.int64(3)]
+    sent: list[Any] = [np.array([1.5, -2], ml_dtypes.bfloat16), np.array(["a"]), np.int64(3)]
     for _, received in plane.gather("label", [], sent):
         for one, other in zip(sent, received, strict=True):
             assert other.dtype == one.dtype and np.array_equal(one, other)
