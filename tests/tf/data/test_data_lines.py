@@ -136,7 +136,7 @@ def test_an_error_of_another_rank_names_that_rank(feeds):
     failures = feeds.streams.failures
     message = failures._message(ValueError("no such file"))
     for before in ([], [0]):  # alone, or after the end of another rank's data
-        text = failures._decode_failure(np.concatenate([np.uint8(before), message]))
+        text = failures._decode_failure(np.concatenate([np.array(before, np.uint8), message]))
         assert text.decode().startswith("rank 0/1 has stopped: ValueError: no such file")
 
 
