@@ -57,16 +57,17 @@ def taken_eagerly(variables: list[Any]) -> None:
     may take several gradients before it updates (accumulation), or update in turns (a GAN).
     """
     global _first_step
-    if _first_step is None:
+    step = _first_step  # another thread may end it
+    if step is None:
         return
     for handle in (variable.handle for variable in variables):
         now = large_variables.digest(handle)
         if now != handle.__dict__.setdefault("_tf_mpi_taken_at", now):
-            handles, _first_step = list(_first_step.values()), None
+            _first_step = None
             if c_api.stats()["gradients"] == 0:
-                compare(handles)
+                compare(list(step.values()))
             return
-        _first_step[_handle_key(handle)] = handle
+        step[_handle_key(handle)] = handle
 
 
 def function_called(graph: Any) -> None:
