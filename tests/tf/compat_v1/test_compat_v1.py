@@ -7,7 +7,7 @@ import re
 import pytest
 from compare import assert_cases_close, assert_close, assert_same
 
-from extras import needs
+from extras import load, needs
 from reference import reference
 from tiers import full
 
@@ -120,3 +120,18 @@ def test_control_of_ranks_without_averaging(launch, scripts):
             assert_same(found)
         with pytest.raises(AssertionError, match="differences above"):
             assert_close(found[1], alone["cases"][case]["values"], 1e-5)
+
+
+def test_gradients_are_resolved_in_the_same_order_on_all_ranks(monkeypatch) -> None:
+    """Resolving eager sparse gradients is collective; the script's order may differ by rank."""
+    gradients = load("tensorflow.mpi._src.compat_v1.gradients")
+    resolved: list[str] = []
+    monkeypatch.setattr(gradients.group, "size", 2)
+    monkeypatch.setattr(gradients, "_name", lambda _, variable: variable)
+    monkeypatch.setattr(gradients, "_average", lambda _, given, *__: given)
+    monkeypatch.setattr(
+        gradients.script_gradients, "resolve", lambda one: (resolved.append(one), one != "grad 2")
+    )
+    pending = [("grad 10", "layer_10", None), (None, "layer_3", None), ("grad 2", "layer_2", None)]
+    assert gradients.average_applied(None, pending) == tuple(pending)
+    assert resolved == ["grad 2", "grad 10"]

@@ -95,14 +95,11 @@ def average_applied(optimizer: Any, pending: Any) -> Any:
     """See hooks.gradients_applied. None, and what was computed from averages, is left unchanged."""
     if group.size == 1:
         return pending
-    new = [
-        index
-        for index, (gradient, _, _) in enumerate(pending)
-        if gradient is not None and not script_gradients.resolve(gradient)[1]
-    ]
-    # The script may list them in an order that differs by rank.
+    given = [index for index, (gradient, _, _) in enumerate(pending) if gradient is not None]
+    # The script may list them in an order that differs by rank, and `resolve` is collective.
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    new.sort(key=lambda index: _natural(_name(graph, pending[index][1])))
+    given.sort(key=lambda index: _natural(_name(graph, pending[index][1])))
+    new = [index for index in given if not script_gradients.resolve(pending[index][0])[1]]
     gradients = [pending[index][0] for index in new]
     variables = [pending[index][1] for index in new]
     averaged = list(pending)
