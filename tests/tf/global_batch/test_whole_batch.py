@@ -27,9 +27,10 @@ REASONS = (
 
 
 # What the quick tier trains with: some losses, custom steps and metrics.
-QUICK = ("root_of_mean", "contrastive", "own_sum", "metrics", "masked_norm")
+QUICK = ("root_of_mean", "shares", "contrastive", "own_sum", "metrics", "masked_norm")
 COMPILED = (
-    *("root_of_mean", "own_dice", "sum_of_samples", "valid", "contrastive", "anchors", "own_sum"),
+    *("root_of_mean", "own_dice", "sum_of_samples", "valid", "shares", "contrastive", "anchors"),
+    "own_sum",
 )
 
 
@@ -69,14 +70,14 @@ def test_custom_steps_that_gather_nothing_get_whole_batches(
 ) -> None:
     """Losses over several samples in custom steps without collectives."""
     cases = ("computes_loss", "pairs", "queue", "penalty", "turns", "keeps", "dropped")
-    args = [*mode, *cases]
+    args = [*mode, *cases, "views", "adaptive", "quotient"]
     (alone,) = reference(scripts / "whole_batch.py", args=args)
     run = launch(scripts / "whole_batch.py", np=ranks, args=args, timeout=120, pooled=True).check()
     assert_same(run.results)
     for case, expected in alone.items():
         assert_close(run.results[0][case], expected, 1e-5)
     # One line per model.
-    lines = 6 if "tf_keras" in mode else 7
+    lines = 9 if "tf_keras" in mode else 10
     assert [text.count(WHOLE) for text in run.stderr] == [lines, *[0] * (ranks - 1)]
     if not mode:
         assert not [why for why in REASONS if why not in run.stderr[0]]

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from common import encode
 
 
 def cases(
-    keras: Any, Steps: Any, fit: Any, compiled: Any, net: Any, rmse: Any, seven: Any
+    keras: Any, Steps: Any, fit: Any, compiled: Any, net: Any, rmse: Any, data: Any
 ) -> dict[str, Callable[[], dict[str, Any]]]:
     """The cases by name; the arguments are those of whole_batch.py."""
     layers = keras.layers
@@ -63,7 +64,7 @@ def cases(
             return {"pairs": self.loss_of(data[0])}
 
     def pairs() -> dict[str, Any]:
-        return fit(Pairs().ready(), validation_data=seven)
+        return fit(Pairs().ready(), validation_data=tuple(one[:7] for one in data))
 
     class Drops(Steps):
         """A root of a mean, in a network with dropout."""
@@ -166,10 +167,67 @@ def cases(
         model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
         return {} if legacy else fit(model)
 
+    class Views(Steps):
+        """A loss object that pairs the halves of two concatenated views, as in SimCLR."""
+
+        def train_step(self, data: Any) -> Any:
+            x, _ = data
+            with tf.GradientTape() as tape:
+                both = self(tf.concat([x, x + 0.1], 0), training=True)
+                loss = Halves(name="halves")(both, both)
+            self.update(tape, loss)
+            return {"views": loss}
+
+    class Halves(keras.losses.Loss):
+        def call(self, y: Any, guess: Any) -> Any:
+            first, second = tf.split(guess, 2)
+            return tf.sqrt(tf.reduce_mean(tf.square(first - 2 * second)))
+
+    def views() -> dict[str, Any]:
+        return fit(Views(4).ready())
+
+    class Adaptive(Steps):
+        """A metric's result, which covers only the samples of a rank, weights the loss."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.error = keras.metrics.Mean(name="error")
+
+        @property
+        def metrics(self) -> list[Any]:
+            return [self.error]
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - self(x, training=True)))
+                self.error.update_state(loss)
+                loss = loss / (1 + self.error.result())
+            self.update(tape, loss)
+            return {"error": self.error.result()}
+
+    def adaptive() -> dict[str, Any]:
+        return fit(Adaptive().ready())
+
+    class Quotient(Steps):
+        """A quotient of sums in another function, which the plan cannot split into terms."""
+
+        def test_step(self, data: Any) -> Any:
+            @tf.function
+            def quotient(errors: Any, weights: Any) -> Any:
+                return tf.reduce_sum(errors * weights) / tf.reduce_sum(weights)
+
+            x, y = data
+            return {"quotient": quotient(tf.abs(y - self(x)), tf.abs(y))}
+
+    def quotient() -> dict[str, Any]:
+        values = Quotient().ready().evaluate(*(one[:32] for one in data), batch_size=16, verbose=0)
+        return {"quotient": encode(np.asarray(values, np.float32))}
+
     def dropped() -> dict[str, Any]:
         """Whole batches get one process's masks; tf_keras's masks do not follow the script's
         seed."""
         return {} if legacy else fit(Drops().ready())
 
-    made = (computes_loss, pairs, queue, penalty, turns, keeps, dropped)
+    made = (computes_loss, pairs, queue, penalty, turns, keeps, views, adaptive, quotient, dropped)
     return {case.__name__: case for case in made}

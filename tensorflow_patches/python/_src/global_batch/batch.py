@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.mpi._src.average import averaging, carrier, compiled, scope
 from tensorflow.mpi._src.global_batch import kinds, samples
 from tensorflow.mpi._src.global_batch.sites import Findings, Leaf, Plan, Planned, location
+from tensorflow.mpi._src.global_batch.sizes import ONE
 from tensorflow.mpi._src.messaging import graph_collectives
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import group, threads
@@ -97,6 +98,11 @@ class Part:
             graph = graph.outer_graph
         return graph is self._graph
 
+    def is_by_sample(self, value: Any) -> bool:
+        """Whether `value`, a structure of tensors, consists of rows of samples and constants."""
+        tensors = filter(is_symbolic, tf.nest.flatten(value, expand_composites=True))
+        return all(self.kind(one) in {*kinds.ROWS, kinds.Kind.CONST} for one in tensors)
+
     def why(self, tensor: Any) -> str:
         """The operation that decides the kind of `tensor`, described for users."""
         return location(self.analysis.why(tensor)) if is_symbolic(tensor) else ""
@@ -141,7 +147,9 @@ class Part:
         if not is_symbolic(value) or kind in (kinds.Kind.CONST, kinds.Kind.GRADIENT):
             return Leaf.KEEP
         if kind in kinds.ROWS:
-            return Leaf.GATHER if can_be_gathered(value) else None
+            # The gathered rows are those of rank 0, then those of rank 1, and so on.
+            in_order = self.analysis.dependence(value).outer == ONE
+            return Leaf.GATHER if in_order and can_be_gathered(value) else None
         if kind is kinds.Kind.MEAN:
             return Leaf.MEAN
         if kind is kinds.Kind.SUM or self.is_count(value):
@@ -224,11 +232,9 @@ class Part:
             whole = averaging.average([own], ["divisor"], "whole batch's divisor", self.weight)[0]
         else:
             whole = sum_over_ranks(own, self, "divisor")
-        factor = (
-            1 / ratio.of_whole(whole)
-            if not term.divided
-            else tf.math.divide_no_nan(ratio.of_whole(own), ratio.of_whole(whole))
-        )
+        # In float64, as they may be integers.
+        own, whole = (tf.cast(ratio.of_whole(one), tf.float64) for one in (own, whole))
+        factor = tf.math.divide_no_nan(own, whole) if term.divided else 1 / whole
         factor = tf.cast(factor, term.tensor.dtype)
         is_sum = ratio.numerator is kinds.Kind.SUM
         return factor * self.to_sum(factor.dtype) if is_sum else factor
@@ -398,7 +404,7 @@ def _compiled(x: Any, part: Part | None) -> tuple[Any, Any]:
             f"samples, but a tensor has the shape {x.shape}. Set jit_compile=False, or use a batch "
             f"size that is a multiple of {group.size} and drop_remainder=True"
         )
-    if x.dtype in (tf.int64, tf.uint64):  # not exact in float64, but their halves are
+    if x.dtype.size == 8:  # not exact in float64 after an average, but its halves are
         whole, take = _compiled(tf.bitcast(x, tf.int32), part)
         return tf.bitcast(whole, x.dtype), take
     rows = x.shape[0]
@@ -442,6 +448,5 @@ def sum_over_ranks(value: Any, part: Part, what: str) -> Any:
     wide = tf.cast(tf.stop_gradient(value), tf.float64)
     if part.counts is not None:
         wide = tf.where(part.counts, wide, tf.zeros_like(wide))
-    return tf.cast(
-        averaging.average([wide], [what], "whole batch's sum")[0] * group.size, value.dtype
-    )
+    total = averaging.average([wide], [what], "whole batch's sum")[0] * group.size
+    return tf.cast(total if value.dtype.is_floating else tf.round(total), value.dtype)

@@ -72,6 +72,7 @@ class Analysis:
     ) -> None:
         self._is_input_trained = is_trained
         self._dependences = {which: OF_KIND[kind] for which, kind in known.items()}
+        self._inputs = set(known)
         self._rows = rows
         self._captures: dict[int, int] = {}  # the number of captures noted, by the graph's id
         self._inside: dict[Any, list[Inside]] = {}  # by the key of the call's first output
@@ -214,13 +215,15 @@ class Analysis:
             if (id(analysis), key(tensor)) in seen:
                 continue
             seen.add((id(analysis), key(tensor)))
+            if key(tensor) in analysis._inputs:  # in tf_keras, outputs of an iterator's op
+                if analysis._is_input_trained:
+                    return True
+                continue
             op = tensor.op
             if op.type in ("ReadVariableOp", "ResourceGather", "VariableV2") or rules.is_end(op):
                 return True
             if op.type == "Placeholder":
                 outer = analysis.outside(tensor)
-                if outer is None and analysis._is_input_trained:
-                    return True
                 todo += [] if outer is None else [outer]
             elif op.type not in ("StopGradient", "ZerosLike", "OnesLike", "Sign", "Shape"):
                 todo += [(analysis, source) for source in op.inputs if source.dtype.is_floating]

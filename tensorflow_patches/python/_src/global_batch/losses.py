@@ -89,7 +89,11 @@ def _analyze(
     value = function(loss, *given.arguments)
     kind = part.kind(value)
     of_rows = (
-        reduces and tf.is_tensor(value) and value.shape.rank == 0 and _gives_rows(part, loss, given)
+        reduces
+        and tf.is_tensor(value)
+        and value.shape.rank == 0
+        and part.is_by_sample((given.arguments[2], given.masks))
+        and _gives_rows(part, loss, given)
     )
     if of_rows or kind in (Kind.MEAN, Kind.CONST, Kind.SUM) or (kind in ROWS and value.shape.rank):
         how = How.PART

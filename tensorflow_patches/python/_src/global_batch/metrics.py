@@ -205,9 +205,21 @@ def returned(original: Any) -> Any:
         part = batch.current()
         if part is not None:
             results.note_result(part, self, found)
+            if part.findings is not None:
+                _note_own_samples(part, self, found)
         return found
 
     return result
+
+
+def _note_own_samples(part: Any, metric: Any, result: Any) -> None:
+    """Notes that a result covers only this rank's samples, unless the metric gets whole batches."""
+    same_on_ranks = {id(variable) for variable in part.findings.whole_states}
+    if {id(variable) for variable in variables_of(metric)} <= same_on_ranks:
+        return
+    for one in tf.nest.flatten(result):
+        if isinstance(one, tf.Tensor):
+            part.note(one, Kind.MIXED)
 
 
 def reset(original: Any) -> Any:

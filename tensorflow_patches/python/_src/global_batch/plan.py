@@ -344,7 +344,7 @@ def _judge_outputs(step: Step, part: batch.Part, findings: Findings, outputs: An
             elif isinstance(one, tf.__internal__.CompositeTensor):
                 findings.whys.append(Why("an output that is not a dense tensor"))
         return
-    results.record_returned(part, findings, outputs)
+    results.record_returned(step.model, part, findings, outputs)
     if step.call == "evaluate":
         findings.whys += map(Why, _not_combinable(findings))
 

@@ -31,13 +31,15 @@ class Source(NamedTuple):
     is_sum: bool
 
 
-def record_returned(part: Part, findings: Findings, logs: Any) -> None:
+def record_returned(model: Any, part: Part, findings: Findings, logs: Any) -> None:
     """Records the kinds of the values that an analyzed step returns besides metrics' results."""
+    _note_last_results(model, part)
     for path, value in leaves(logs if isinstance(logs, dict) else {}):
         if id(value) not in part.results:
-            terms = part.terms(value)
-            alone = terms is not None and len(terms) == 1
-            findings.values[path] = part.kind(value) if alone or terms is None else Kind.LINEAR
+            terms, kind = part.terms(value), part.kind(value)
+            if terms is None and kind in (Kind.RATIO, Kind.LINEAR):
+                kind = Kind.MIXED
+            findings.values[path] = Kind.LINEAR if terms is not None and len(terms) > 1 else kind
 
 
 def note_returned(model: Any, kind: str, part: Part, logs: Any) -> Any:
