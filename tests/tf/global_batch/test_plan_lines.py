@@ -132,7 +132,7 @@ def test_values_that_a_step_stores_are_listed(plan, monkeypatch, call):
 def tensorflow_fixture(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes `import tensorflow` return a module that does nothing, of lists."""
     made = mock.MagicMock()
-    made.nest.flatten = lambda values: values if isinstance(values, list) else [values]
+    made.nest.flatten = lambda values, **_: values if isinstance(values, list) else [values]
     made.Tensor = Tensor
     made.__internal__ = types.SimpleNamespace(CompositeTensor=Ragged)
     monkeypatch.setitem(sys.modules, "tensorflow", made)
@@ -169,6 +169,27 @@ def test_a_draw_in_a_loop_is_named_with_a_remedy(plan, monkeypatch):
     assert why.way_out == "draw for all samples at once, before the loop"
 
 
+@pytest.mark.parametrize("kind", ["AssignAddVariableOp", "ResourceScatterUpdate"])
+def test_states_that_a_stand_in_changes_are_found(plan, monkeypatch, tensorflow, kind: str) -> None:
+    """A dense value, and rows by their indices: only those of samples."""
+    graph = types.SimpleNamespace()
+
+    def tensor(name: str, *inputs: Any) -> Any:
+        made = Tensor()
+        made.graph, made.value_index = graph, 0
+        made.op = types.SimpleNamespace(name=name, type="Mul", inputs=inputs, graph=graph)
+        return made
+
+    monkeypatch.setattr(plan.states.carrier, "averaged_names", lambda _: [])
+    sample, handle, outer = tensor("sample"), tensor("handle"), object()
+    graph.captures = [(outer, handle)]
+    part = types.SimpleNamespace(data=[sample])
+    for value, found in ((tensor("of_sample", sample), {id(outer)}), (tensor("other"), set())):
+        op = types.SimpleNamespace(type=kind, inputs=[handle, tensor("index"), value])
+        op.inputs[1:2] = [] if kind.startswith("Assign") else op.inputs[1:2]
+        assert plan.states._assigned_from_samples(graph, [op], part) == found
+
+
 def test_a_step_that_cannot_be_analyzed_is_logged(plan, said, monkeypatch, tensorflow):
     monkeypatch.setattr(plan, "only_traced", lambda *_: contextlib.nullcontext())
     tensorflow.function.side_effect = TypeError("net needs real tensors")
@@ -202,6 +223,24 @@ def test_a_gradient_that_is_not_an_average_is_named(gradients, monkeypatch):
     assert gradients.intercept_in_trace([None, (Tensor(), "kernel")])
     (why,) = found.whys
     assert (why.what, why.op) == ("a gradient that the optimizer receives", "Mean in train.py:8")
+
+
+@pytest.mark.parametrize("is_by_sample", [True, False])
+def test_upstream_gradients_of_several_samples_prevent_a_split(
+    gradients, monkeypatch, is_by_sample: bool
+) -> None:
+    """As in tape.gradient(loss, weights, output_gradients=tf.reduce_sum(y))."""
+    monkeypatch.setattr(gradients.own_gradients, "find_mixing_op", lambda *_: None)
+    found = load("tensorflow.mpi._src.global_batch.sites").Findings(False)
+    kind = gradients.Kind.MEAN
+    part = types.SimpleNamespace(
+        kind=lambda _: kind,
+        terms=lambda target: [gradients.Term(target, kind)],
+        why=lambda _: "",
+        is_by_sample=lambda _: is_by_sample,
+    )
+    gradients._analyze(part, found, [Tensor()], Tensor())
+    assert [why.what for why in found.whys] == [gradients.LOSS] * (not is_by_sample)
 
 
 def test_a_gradient_of_something_else_than_a_mean_is_logged(gradients, monkeypatch, tensorflow):

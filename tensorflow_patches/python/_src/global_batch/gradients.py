@@ -66,7 +66,11 @@ def _analyze(part: Any, findings: Findings, targets: list[Any], upstream: Any) -
     site, _ = findings.enter("gradient")
     for target in targets:
         terms = _terms(part, target)
-        if terms is None or upstream is not None and not _are_means(terms):
+        if (
+            terms is None
+            or upstream is not None
+            and not (_are_means(terms) and part.is_by_sample(upstream))
+        ):
             findings.whys.append(Why(LOSS, part.why(target)))
             return
         if any(part.kind(term.tensor) is Kind.GRADIENT for term in terms):

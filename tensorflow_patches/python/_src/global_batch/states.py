@@ -23,8 +23,6 @@ ASSIGNS = {  # ops that change a variable or a table
     *hooks.ASSIGN_OPS,
     *("LookupTableInsertV2", "LookupTableImportV2", "LookupTableRemoveV2"),
 }
-# Those that assign a dense value: the only ones that a step on a stand-in undoes.
-_DENSE_ASSIGNS = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
 _READS = {"ReadVariableOp", "VarHandleOp", "Const"}
 
 
@@ -107,9 +105,9 @@ def _assigned_from_samples(graph: Any, operations: Iterable[Any], part: Part) ->
     handles = _handles(graph)
     found = set()
     for op in operations:
-        if op.type not in _DENSE_ASSIGNS or kinds.key(op.inputs[0]) not in handles:
+        if op.type not in ASSIGNS or kinds.key(op.inputs[0]) not in handles:
             continue
-        if _leads_to(op.inputs[1], leaves):
+        if any(_leads_to(value, leaves) for value in op.inputs[1:]):
             found.add(id(handles[kinds.key(op.inputs[0])]))
     return found
 
