@@ -129,9 +129,12 @@ def test_gradients_are_resolved_in_the_same_order_on_all_ranks(monkeypatch) -> N
     monkeypatch.setattr(gradients.group, "size", 2)
     monkeypatch.setattr(gradients, "_name", lambda _, variable: variable)
     monkeypatch.setattr(gradients, "_average", lambda _, given, *__: given)
-    monkeypatch.setattr(
-        gradients.script_gradients, "resolve", lambda one: (resolved.append(one), one != "grad 2")
-    )
+
+    def resolve(gradient: str) -> tuple[str, bool]:
+        resolved.append(gradient)
+        return gradient, gradient != "grad 2"
+
+    monkeypatch.setattr(gradients.script_gradients, "resolve", resolve)
     pending = [("grad 10", "layer_10", None), (None, "layer_3", None), ("grad 2", "layer_2", None)]
     assert gradients.average_applied(None, pending) == tuple(pending)
     assert resolved == ["grad 2", "grad 10"]

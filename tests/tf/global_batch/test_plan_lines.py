@@ -175,7 +175,7 @@ def test_states_that_a_stand_in_changes_are_found(plan, monkeypatch, tensorflow,
     graph = types.SimpleNamespace()
 
     def tensor(name: str, *inputs: Any) -> Any:
-        made = Tensor()
+        made: Any = Tensor()
         made.graph, made.value_index = graph, 0
         made.op = types.SimpleNamespace(name=name, type="Mul", inputs=inputs, graph=graph)
         return made
