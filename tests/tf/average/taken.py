@@ -243,15 +243,19 @@ def clipped_descent(variables: list[Any]) -> Any:
 
 
 def in_a_function_of_its_own(variables: list[Any]) -> Any:
-    """The clipped gradients are arguments of the function that updates."""
+    """The gradients are arguments of the function that updates: one clipped, and one that both an
+    optimizer and an assignment use."""
+    optimizer = keras.optimizers.SGD(RATE)
+    optimizer.build(variables[1:])
 
     @tf.function
     def assign(table: Any, dense: Any) -> None:
-        for variable, gradient in zip(variables, (table, dense)):
-            variable.assign_sub(RATE * gradient)
+        optimizer.apply_gradients([(dense, variables[1])])
+        variables[0].assign_sub(RATE * table / tf.norm(dense))
 
     def apply(gradients: list[Any]) -> None:
-        assign(*(tf.clip_by_norm(tf.convert_to_tensor(g), CLIP) for g in gradients))
+        table, dense = gradients
+        assign(tf.clip_by_norm(tf.convert_to_tensor(table), CLIP), dense)
 
     return apply
 

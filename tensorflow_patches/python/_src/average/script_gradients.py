@@ -281,7 +281,7 @@ def _average_sources(tensor: Any, use: str) -> None:
             continue  # a captured eager tensor has no op
         op, graph = tensor.op, tensor.graph
         walked = naming.noted(graph, "_tf_mpi_walked", set)
-        if op in walked:
+        if op in walked and (use == _PASSED_ON or op.type != "Placeholder"):
             continue
         walked.add(op)
         taken = _taken_by(op)
