@@ -300,6 +300,56 @@ def weights_of(y: Any) -> Any:
     return tf.cast(y > 0.2, tf.float32)
 
 
+def listed_by(size: Any, constants: Any = None, shrinks: bool = False) -> Callable[..., Any]:
+    """A loop over samples that fills a list. `size`: of the list, for a batch of that size;
+    `constants`: a list whose elements the loop reads; `shrinks`: whether the loop's end moves."""
+
+    def mean(y: Any, guess: Any) -> Any:
+        count = tf.shape(y)[0]
+        found = tf.TensorArray(tf.float32, size(count), dynamic_size=size(7) == 0)
+        weights = tf.TensorArray(tf.float32, 16).unstack(tf.linspace(0.1, 1.0, 16))
+        sample = 0
+        while sample < count:
+            one = tf.reduce_max(y[sample] * guess[sample])
+            found = found.write(sample, one if constants is None else one * weights.read(sample))
+            sample += 1
+            if shrinks:
+                count -= 1
+        return tf.reduce_mean(found.stack())
+
+    return tf.function(mean)
+
+
+def parts_of(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """A loop over samples that selects any number of elements of each."""
+
+    def reduced(y: Any, guess: Any) -> Any:
+        found = tf.TensorArray(tf.float32, tf.shape(y)[0], infer_shape=False, element_shape=[None])
+        for sample in tf.range(tf.shape(y)[0]):
+            found = found.write(sample, tf.boolean_mask(guess[sample], y[sample] > 0))
+        return reduce(found.concat())
+
+    return tf.function(reduced)
+
+
+def quantized(given: bool) -> Callable[..., Any]:
+    return lambda y, p: tf.reduce_mean(
+        y * tf.quantization.quantize_and_dequantize_v2(p, -1.0, 1.0, range_given=given)
+    )
+
+
+def given_moments(y: Any, guess: Any) -> Any:
+    mean = tf.reduce_sum(y, [0, 1, 2])
+    one = tf.ones([1])
+    return tf.raw_ops.FusedBatchNormV3(
+        x=guess, scale=one, offset=one, mean=mean, variance=one, is_training=False
+    ).batch_mean[0]
+
+
+def padded(y: Any, guess: Any) -> Any:
+    return tf.pad(tf.reduce_sum(y * guess, 0), [[1, 0]], constant_values=1.0)
+
+
 FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
     "MEAN": {
         "mean": (lambda y, p: tf.reduce_mean(square(y, p)), ONE, ONE),
@@ -369,6 +419,8 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
             *(WIDE, WIDE),
         ),
         "log-sum-exp": (lambda y, p: tf.reduce_mean(tf.reduce_logsumexp(y - p, -1)), WIDE, WIDE),
+        "of a growing list": (listed_by(lambda count: 0 * count), WIDE, WIDE),
+        "quantized to a given range": (quantized(True), WIDE, WIDE),
     },
     "ROWS": {
         "rows": (lambda y, p: tf.reduce_mean(square(y, p), -1), WIDE, WIDE),
@@ -388,6 +440,7 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
             ),
             *(WIDE, WIDE),
         ),
+        "of parts": (parts_of(tf.reduce_sum), WIDE, WIDE),
     },
     "LINEAR": {
         "over a mask, and a mean": (
@@ -489,9 +542,52 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
             lambda y, p: keras.losses.cosine_similarity(y, p, axis=0),
             *(WIDE, WIDE),
         ),
+        "of a longer list": (listed_by(lambda count: 100), WIDE, WIDE),
+        "by a list of constants": (listed_by(lambda count: count, True), WIDE, WIDE),
+        "up to an end that moves": (listed_by(lambda count: count, shrinks=True), WIDE, WIDE),
+        "of parts' mean": (parts_of(tf.reduce_mean), WIDE, WIDE),
+        "quantized to their range": (quantized(False), WIDE, WIDE),
+        "noise first, and repeated": (
+            lambda y, p: tf.reduce_mean(
+                tf.concat([tf.ones(tf.shape(y)), p], 0) * tf.repeat(y, 2, 0)
+            ),
+            *(WIDE, WIDE),
+        ),
+        "contrast by a sum": (
+            lambda y, p: tf.reduce_mean(
+                tf.image.adjust_contrast(y, 1 / tf.reduce_sum(weights_of(p)))
+            ),
+            *(IMAGES, IMAGES),
+        ),
+        "an inverse of an inverse": (
+            lambda y, p: 2 / (1 / tf.reduce_sum(weights_of(y))),
+            *(WIDE, WIDE),
+        ),
+        "whether any": (
+            lambda y, p: tf.cast(
+                tf.cast(tf.reduce_sum(tf.cast(y > 0, tf.int32)), tf.bool), p.dtype
+            ),
+            *(WIDE, WIDE),
+        ),
+        "padded with 1": (padded, WIDE, WIDE),
+        "given moments": (given_moments, IMAGES, IMAGES),
     },
     "UNKNOWN": {
         "similarity": (lambda y, p: tf.reduce_mean(tf.image.ssim(y, p, 1.0)), IMAGES, IMAGES),
+        "as many constants": (
+            lambda y, p: tf.linspace(0.0, 1.0, 100)[: tf.shape(y)[0]],
+            *(WIDE, WIDE),
+        ),
+        "repeated mean": (
+            lambda y, p: tf.reduce_sum(tf.tile(tf.reduce_mean(y * p)[None], tf.shape(y)[:1])),
+            *(WIDE, WIDE),
+        ),
+        "kernels of samples": (
+            lambda y, p: tf.nn.conv2d(
+                tf.ones([1, 9, 9, 1]), tf.transpose(y, [1, 2, 3, 0]), 1, "SAME"
+            ),
+            *(IMAGES, IMAGES),
+        ),
     },
 }
 
@@ -592,7 +688,29 @@ STATIC: dict[str, dict[str, Callable[[Any], Any]]] = {
         "sum": tf.reduce_sum,
         "by another dimension": lambda x: tf.reduce_sum(x) / tf.cast(tf.shape(x)[1], x.dtype),
     },
+    "MIXED": {
+        "by constants of each": lambda x: tf.reduce_mean(
+            tf.map_fn(
+                lambda one: tf.reduce_max(one[0]) * one[1],
+                (x, tf.linspace(0.1, 1.0, 8)),
+                fn_output_signature=tf.float32,
+            )
+        ),
+    },
 }
+
+
+def factors() -> list[float]:
+    """Those of the terms of a loss, with constants of two types."""
+
+    def loss(y: Any, guess: Any) -> Any:
+        both = tf.reduce_mean(y * guess) + tf.reduce_sum(y * guess)
+        return tf.cast(2.0 * both, tf.float64) * tf.constant(3.0, tf.float64)
+
+    told, result, _ = traced(loss, (WIDE, WIDE))
+    with result.graph.as_default(), tf.compat.v1.Session() as session:
+        terms = kinds.terms(told, result) or ()
+        return [float(session.run(term.factor())) for term in terms]
 
 
 def main() -> None:
@@ -613,7 +731,8 @@ def main() -> None:
         for name, (function, *arguments) in FUNCTIONS[kind].items()
         if not agree(function, arguments)
     ]
-    result({"found": found, "static": static, "listed": listed(), "unlike": unlike})
+    told = {"found": found, "static": static, "listed": listed(), "unlike": unlike}
+    result({**told, "factors": factors()})
 
 
 if __name__ == "__main__":

@@ -15,5 +15,6 @@ def test_kinds_of_losses_are_recognized(scripts) -> None:
     }
     assert not wrong
     assert not result["unlike"]
+    assert result["factors"] == [6, 6]
     listed = result["listed"]
     assert len(listed) > 15 and set(listed.values()) == {"ROWS"}, listed

@@ -309,12 +309,12 @@ class Term(NamedTuple):
     negative: bool = False
 
     def factor(self) -> Any:
-        """The factor of `tensor` in the sum: a tensor, 1 or -1."""
+        """The factor of `tensor` in the sum: a tensor of float64, 1 or -1."""
         factor: Any = -1 if self.negative else 1
         for one in self.times:
-            factor = factor * one
+            factor = factor * tf.cast(one, tf.float64)
         for one in self.by:
-            factor = factor / one
+            factor = factor / tf.cast(one, tf.float64)
         return factor
 
     def value(self) -> Any:

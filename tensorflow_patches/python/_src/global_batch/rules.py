@@ -35,9 +35,8 @@ Rsqrt Selu Sigmoid Sin Sinh Softplus Softsign Spence Sqrt Tan Tanh Invert Popula
 Atan2 ApproximateEqual Betainc BitwiseAnd BitwiseOr BitwiseXor ClipByValue Complex Cross Equal
 FakeQuantWithMinMaxArgs FakeQuantWithMinMaxVars FloorDiv FloorMod Greater GreaterEqual Igamma
 IgammaGradA Igammac LeftShift Less LessEqual LogicalAnd LogicalOr Maximum Minimum Mod NextAfter
-NotEqual Polygamma Polar Pow QuantizeAndDequantizeV2 QuantizeAndDequantizeV3
-QuantizeAndDequantizeV4 RightShift SquaredDifference TruncateDiv TruncateMod Xdivy Xlog1py Xlogy
-Zeta
+NotEqual Polygamma Polar Pow RightShift SquaredDifference TruncateDiv TruncateMod Xdivy Xlog1py
+Xlogy Zeta
 AsString DecodeBase64 EncodeBase64 RegexFullMatch RegexReplace StaticRegexFullMatch
 StaticRegexReplace StringJoin StringLength StringLower StringStrip StringToHashBucket
 StringToHashBucketFast StringToHashBucketStrong StringToNumber StringUpper Substr
@@ -55,10 +54,9 @@ _REDUCTIONS = "All Any EuclideanNorm Max Mean Min Prod Sum".split()
 # losses, … The other inputs must be constant.
 _LAYERS = {
     **dict.fromkeys("""
-    AdjustContrastv2 AdjustHue AdjustSaturation AvgPool AvgPool3D CTCGreedyDecoder DepthToSpace
-    Dilation2D ExtractImagePatches ExtractVolumePatches HSVToRGB ImageProjectiveTransformV2 LRN
-    MaxPool MaxPool3D MaxPoolV2 MaxPoolWithArgmax RGBToHSV ResizeArea ResizeBicubic ResizeBilinear
-    ResizeNearestNeighbor SpaceToDepth
+    AdjustHue AdjustSaturation AvgPool AvgPool3D DepthToSpace Dilation2D ExtractImagePatches
+    ExtractVolumePatches HSVToRGB ImageProjectiveTransformV2 LRN MaxPool MaxPool3D MaxPoolV2
+    RGBToHSV ResizeArea ResizeBicubic ResizeBilinear ResizeNearestNeighbor SpaceToDepth
     """.split(), (0,)),
     **dict.fromkeys("""
     InTopK InTopKV2 LRNGrad ResizeBicubicGrad ResizeBilinearGrad ReverseSequence
@@ -88,6 +86,7 @@ _INNER = {
     MatrixExponential MatrixInverse MatrixLogarithm MatrixSolve MatrixSolveLs MatrixSquareRoot
     MatrixTriangularSolve Qr RFFT2D SelfAdjointEigV2 Svd BandedTriangularSolve TridiagonalSolve
     """.split(),
+    3: ["AdjustContrastv2"],
 }
 _RANDOM = """
 RandomGamma RandomStandardNormal RandomUniform RandomUniformInt StatelessRandomNormal
@@ -234,6 +233,7 @@ _RULES: dict[str, Callable[[Node], Dependence]] = {
     ),
     **dict.fromkeys(("LowerBound", "UpperBound"), indices.searched),
     **dict.fromkeys(("Select", "SelectV2"), indices.select),
+    **{f"QuantizeAndDequantizeV{version}": arithmetic.quantized for version in (2, 3, 4)},
     **dict.fromkeys(("DenseBincount", "HistogramFixedWidth"), indices.counts),
     **dict.fromkeys(("SpaceToBatchND", "BatchToSpaceND"), layout.blocks),
     **dict.fromkeys(("BroadcastTo", "BroadcastArgs"), creation.broadcast),

@@ -63,6 +63,11 @@ def elementwise(node: Node) -> Dependence:
     return layout.but(same=all(one.same for one in rows)) if layout.has_rows else layout
 
 
+def quantized(node: Node) -> Dependence:
+    """Quantization to a range that is given, or the range of all elements."""
+    return elementwise(node) if node.op.get_attr("range_given") else MIXED
+
+
 def on_current_sample(node: Node) -> Dependence:
     """An op on the current sample of a loop and constants."""
     rows = [one for one in node.deps if one.has_rows]
@@ -81,8 +86,9 @@ def zeros_like(node: Node) -> Dependence:
 
 
 def cast(node: Node) -> Dependence:
-    """Cast; a rounded sum is no longer a sum."""
-    kept = node.output.dtype.is_floating or not node.inputs[0].dtype.is_floating
+    """Cast; a rounded sum is no longer a sum, nor is a bool."""
+    to, was = node.output.dtype, node.inputs[0].dtype
+    kept = to.is_floating or (to != "bool" and not was.is_floating)
     return node.deps[0].but(zero=node.deps[0].zero) if kept else elementwise(node)
 
 
@@ -183,7 +189,8 @@ def divide(node: Node) -> Dependence:
         plain = by.is_plain and over.base in (Kind.ROWS, Kind.CONST)
         return _product(node, node.deps) if plain else MIXED
     if by.base in (Kind.SIZE, Kind.CONST):
-        return SIZE if over.base in (Kind.SIZE, Kind.CONST) and not over.over else MIXED
+        sizes = over.base in (Kind.SIZE, Kind.CONST) and not (over.over or by.over)
+        return SIZE if sizes else MIXED
     if Kind.UNKNOWN in (over.base, by.base):
         return MIXED if Kind.MIXED in (over.base, by.base) else UNKNOWN
     if over.over or over.base not in (Kind.CONST, Kind.ROWS, Kind.SUM):

@@ -75,7 +75,7 @@ def looped(node: Node) -> list[Dependence]:
         for i, (dep, start, end) in enumerate(zip(before, inner.graph.inputs, inner.graph.outputs))
         if dep.zero and dep.numbers is not None and _is_next(inner, end, start)
     }
-    tested = node.analysis.inside(node.op, condition, before)
+    tested = node.analysis.inside(node.op, condition, current)
     by_sample = tested is not None and _ends_with_samples(tested, counters, node)
     for i in counters if by_sample else ():
         current[i] = Dependence(Kind.ROWS, axis=-1, is_index=True)
@@ -160,8 +160,11 @@ def _ends_with_samples(tested: Any, counters: set[int], node: Node) -> bool:
 
 
 def empty_list(node: Node) -> Dependence:
-    """TensorListReserve and EmptyTensorList: lists without elements."""
-    return CONST.but(zero=True)
+    """TensorListReserve and EmptyTensorList: lists without elements. `any_layout`: whether a loop
+    may fill it with one element per sample; a list for at most 1 grows if there are more."""
+    count = node.numbers(1) if node.type == "TensorListReserve" else None
+    fits = count is not None and (count.flat[0] == node.size or count.flat[0].value in (0, 1))
+    return CONST.but(zero=True, any_layout=fits)
 
 
 def from_tensor(node: Node) -> Dependence:
@@ -187,7 +190,7 @@ def item(node: Node) -> Dependence:
     if index.is_const:
         own = dep.has_rows and dep.axis < 0
         return MIXED if own else dep.but(zero=dep.zero)  # a single sample of the batch
-    own = _is_current_index(index) and (dep.axis < 0 if dep.has_rows else dep.base is Kind.CONST)
+    own = _is_current_index(index) and (dep.axis < 0 if dep.has_rows else dep.zero)
     return dep.but() if own else MIXED
 
 
@@ -195,7 +198,7 @@ def with_item(node: Node) -> Dependence:
     dep, index, new = node.deps[:3]
     if index.is_const:
         return MIXED if new.has_rows and new.axis < 0 else joined(dep, new)
-    if not _is_current_index(index):
+    if not _is_current_index(index) or not (dep.has_rows or dep.any_layout):
         return MIXED
     if new.is_const:
         new = Dependence(Kind.ROWS, axis=-1, same=True)
@@ -223,5 +226,6 @@ def concatenated(node: Node) -> Dependence:
     dep = node.deps[0]
     if not dep.has_rows or dep.axis > 0:
         return dep.but()
-    count = sizes.symbol("", f"{node.op.name} elements")
-    return dep.but(outer=dep.outer * count) if dep.axis == 0 else dep.but(axis=0, inner=count)
+    if dep.axis < 0:
+        return dep.but(axis=0, mask=node.op.name)  # any number of rows for each sample
+    return dep.but(outer=dep.outer * sizes.symbol("", f"{node.op.name} elements"))

@@ -17,17 +17,19 @@ from tensorflow.mpi._src.global_batch.kind import (
 from tensorflow.mpi._src.global_batch.node import Node
 from tensorflow.mpi._src.global_batch.rules_arithmetic import elementwise
 from tensorflow.mpi._src.global_batch.rules_layers import layer
+from tensorflow.mpi._src.global_batch.rules_layout import moves
 from tensorflow.mpi._src.global_batch.sizes import Number
 
 
 def strided_slice(node: Node) -> Dependence:
-    dep, rank = node.deps[0], node.rank(0)
     if any(one.has_rows for one in node.deps[1:]):
         return _own_sample(node)
-    if any(one.base not in (Kind.CONST, Kind.SIZE) for one in node.deps[1:]):
-        return MIXED
-    if not dep.has_rows or dep.axis < 0:
-        return dep.but(zero=dep.zero)
+    return _cut(node)
+
+
+@moves()
+def _cut(node: Node) -> Dependence:
+    dep, rank = node.deps[0], node.rank(0)
     bounds = [node.numbers(i) for i in (1, 2, 3)]
     if rank is None or (bounds[2] is None and node.inputs[1].shape.rank is None):
         return UNKNOWN
@@ -116,12 +118,9 @@ def unsliced(node: Node) -> Dependence:
     return dep.but(axis=before + dep.axis - after, same=False)
 
 
+@moves()
 def slice_(node: Node) -> Dependence:
     dep, begin, size = node.deps[0], node.numbers(1), node.numbers(2)
-    if any(one.base not in (Kind.CONST, Kind.SIZE) for one in node.deps[1:]):
-        return MIXED
-    if not dep.has_rows or dep.axis < 0:
-        return dep.but(zero=dep.zero)
     if size is not None and size.flat[dep.axis] == dep.outer * node.size * dep.inner:
         return dep.but()  # all samples, so `begin` must be 0
     if begin is None or size is None:

@@ -100,7 +100,7 @@ def convolution(kernel: int, samples: int) -> Rule:
         others = [p for p in range(len(node.deps)) if p not in (kernel, samples)]
         if not all(node.deps[p].base in (Kind.CONST, Kind.SIZE) for p in others):
             return MIXED
-        if node.deps[samples].has_rows and node.deps[samples].axis:
+        if node.deps[kernel].has_rows or (node.deps[samples].has_rows and node.deps[samples].axis):
             return UNKNOWN
         return _contracted_inputs(node, [samples, kernel], ["N", "k"], "N")
 
@@ -122,13 +122,17 @@ def _contracted_inputs(node: Node, which: list[int], terms: list[str], result: s
 
 def layer(*followed: int) -> Rule:
     """A function of each sample: samples are the first dimension of the inputs `followed` (default:
-    the first input); the other inputs must be constant."""
+    the first input); the other inputs must be constant, or shapes."""
 
     def rule(node: Node) -> Dependence:
         which = [i for i in followed or (0,) if i < len(node.deps)]
-        rest = [one for i, one in enumerate(node.deps) if i not in which]
+        rest = [
+            one.is_const or (one.base is Kind.SIZE and tensor.dtype.is_integer)
+            for i, (one, tensor) in enumerate(zip(node.deps, node.inputs))
+            if i not in which
+        ]
         chosen = [node.deps[i] for i in which]
-        if not all(one.base in (Kind.CONST, Kind.SIZE) for one in rest):
+        if not all(rest):
             return MIXED
         rows = [one for one in chosen if one.has_rows]
         if not rows or not all(one.is_plain for one in chosen):
@@ -202,9 +206,8 @@ def batch_norm(node: Node) -> Dependence:
         if not all(one.is_plain for one in node.deps[1:]):
             return MIXED
         return dep.but(same=False) if node.output.value_index == 0 else layout
-    if node.output.value_index == 0:
-        return layer()(node)
-    return CONST if dep.is_plain else MIXED
+    found = layer()(node)
+    return CONST if node.output.value_index and found.has_rows else found
 
 
 def cudnn_rnn(node: Node) -> Dependence:

@@ -27,7 +27,8 @@ Rule = Callable[[Node], Dependence]
 def moves(first: int = 0) -> Callable[[Rule], Rule]:
     """Decorates a rule for an input `first` that has samples.
 
-    If that input has none, the output has its dependence; the other inputs must be constant.
+    If that input has none, the output has its dependence, if the other inputs are constant.
+    Otherwise these may depend on the number of samples.
     """
 
     def decorate(rule: Rule) -> Rule:
@@ -38,7 +39,8 @@ def moves(first: int = 0) -> Callable[[Rule], Rule]:
             if any(one.base not in (Kind.CONST, Kind.SIZE) or one.over for one in others):
                 return MIXED
             if not dep.has_rows or dep.axis < 0:
-                return dep.but(zero=dep.zero)
+                fixed = all(one.is_const for one in others)
+                return dep.but(zero=dep.zero) if fixed else UNKNOWN
             return rule(node)
 
         return rule_for_any
@@ -179,6 +181,7 @@ def _concatenated_samples(rows: list[Dependence]) -> Dependence:
         return MIXED
     one = rows[0]
     same = all(each.same for each in rows)
+    one = one.but(any_layout=False)
     if all(each.inner == one.inner for each in rows):
         outer = functools.reduce(lambda a, b: a + b, [each.outer for each in rows])
         return one.but(outer=outer, same=same)
@@ -261,7 +264,8 @@ def padded(node: Node) -> Dependence:
     """Pad, if the dimension of samples is not padded."""
     dep, how = node.deps[0], node.numbers(1)
     if not dep.has_rows or dep.axis < 0:
-        return dep.but() if dep.is_const or dep.base is Kind.SUM else elementwise(node)
+        zeros = node.type == "Pad" and node.deps[1].is_const
+        return dep.but() if zeros and dep.base is Kind.SUM else elementwise(node)
     if any(not one.is_const for one in node.deps[2:]) or (
         node.type == "PadV2" and not dep.is_plain
     ):
