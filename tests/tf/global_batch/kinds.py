@@ -350,6 +350,91 @@ def padded(y: Any, guess: Any) -> Any:
     return tf.pad(tf.reduce_sum(y * guess, 0), [[1, 0]], constant_values=1.0)
 
 
+def counted(mask: Any) -> Any:
+    """How many elements are true, by the rows that the mask selects."""
+    return tf.cast(tf.shape(tf.where(mask))[0], tf.float32)
+
+
+def of_one_call(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """Calls one function for the labels and for the guesses."""
+    inner = tf.function(function)
+    return lambda y, guess: inner(y > 0) / inner(guess > 0.5)
+
+
+def of_selected(y: Any, guess: Any) -> Any:
+    chosen = tf.boolean_mask(square(y, guess), y > 0)
+    return tf.reduce_sum(chosen) / tf.cast(tf.maximum(tf.size(chosen), 1), tf.float32)
+
+
+def share(y: Any, guess: Any) -> Any:
+    """Over a number of samples that is rounded down."""
+    count = tf.cast(0.7 * tf.cast(tf.shape(y)[0], tf.float32), tf.int32)
+    return tf.reduce_sum(square(y, guess)) / tf.cast(count, tf.float32)
+
+
+def scheduled(y: Any, guess: Any) -> Any:
+    """Weighted by a constant that a sum of integers selects."""
+    table = tf.constant([0.1 * row for row in range(200)])
+    return tf.gather(table, tf.reduce_sum(tf.cast(y > 0, tf.int32))) + 0 * tf.reduce_sum(guess)
+
+
+def drawn_by_mean(y: Any, guess: Any) -> Any:
+    return tf.random.poisson([], tf.reduce_mean(tf.square(y))) * tf.reduce_mean(guess)
+
+
+def pairs(y: Any, guess: Any) -> Any:
+    """Over all pairs of samples but those with themselves."""
+    size = tf.shape(y)[0]
+    return tf.reduce_sum(square(y, guess)) / tf.reduce_sum(tf.ones([size, size - 1]))
+
+
+def all_pairs(y: Any, guess: Any) -> Any:
+    near = tf.matmul(y, guess, transpose_b=True)
+    return tf.reduce_sum(square(y, guess)) / tf.reduce_sum(tf.ones_like(near))
+
+
+def by_index(places: Callable[[Any, Any], Any], gather: Any = tf.gather) -> Any:
+    """Gathers by indices computed from the samples' own indices and from those of a column."""
+
+    def found(y: Any, guess: Any) -> Any:
+        column = tf.cast(tf.abs(y[:, 0]), tf.int32)
+        return tf.reduce_mean(gather(guess, places(tf.range(tf.shape(y)[0]), column)))
+
+    return found
+
+
+def in_loop(of_sample: Callable[[Any, Any], Any]) -> Any:
+    def found(y: Any, guess: Any) -> Any:
+        found = tf.TensorArray(tf.float32, tf.shape(y)[0])
+        for sample in tf.range(tf.shape(y)[0]):
+            found = found.write(sample, of_sample(guess, sample))
+        return tf.reduce_mean(found.stack())
+
+    return tf.function(found)
+
+
+def by_place_of_selected(y: Any, guess: Any) -> Any:
+    return tf.reduce_sum(tf.gather(guess, tf.where(y > 0)[:, 1]))
+
+
+def repeated(y: Any, guess: Any) -> Any:
+    """2 rows per sample, in two orders."""
+    rows = tf.repeat(tf.range(tf.shape(y)[0]), 2)
+    return tf.reduce_mean(tf.gather(y, rows) * tf.tile(guess, [2, 1]))
+
+
+def repeated_after(y: Any, guess: Any) -> Any:
+    """3 rows per sample, in two orders."""
+    one = tf.concat([y, tf.repeat(y, 2, 0)], 0)
+    return tf.reduce_mean(one * tf.concat([guess, tf.tile(guess, [2, 1])], 0))
+
+
+def per_other_class(y: Any, guess: Any) -> Any:
+    """Sums by class of rows whose order is not that of the classes."""
+    labels = tf.repeat(tf.cast(y[:, 0] > 0, tf.int32), 2)
+    return tf.math.unsorted_segment_sum(tf.tile(guess, [2, 1]), labels, 2)
+
+
 FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
     "MEAN": {
         "mean": (lambda y, p: tf.reduce_mean(square(y, p)), ONE, ONE),
@@ -421,6 +506,23 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
         "log-sum-exp": (lambda y, p: tf.reduce_mean(tf.reduce_logsumexp(y - p, -1)), WIDE, WIDE),
         "of a growing list": (listed_by(lambda count: 0 * count), WIDE, WIDE),
         "quantized to a given range": (quantized(True), WIDE, WIDE),
+        "of two scales": (
+            lambda y, p: tf.reduce_mean(
+                tf.reshape(tf.concat([tf.reshape(y, [-1]), tf.reshape(p[:, :4], [-1])], 0), [-1])
+            ),
+            *(WIDE, WIDE),
+        ),
+        "in a loop, by place": (in_loop(lambda p, i: p[i, 3] - p[i, 2]), WIDE, WIDE),
+        "repeated alike": (
+            lambda y, p: tf.reduce_mean(
+                tf.gather(y, tf.repeat(tf.range(tf.shape(y)[0]), 2)) * tf.repeat(p, 2, 0)
+            ),
+            *(WIDE, WIDE),
+        ),
+        "by stacked columns": (
+            by_index(lambda i, j: tf.transpose(tf.stack([i, j])), tf.gather_nd),
+            *(WIDE, WIDE),
+        ),
     },
     "ROWS": {
         "rows": (lambda y, p: tf.reduce_mean(square(y, p), -1), WIDE, WIDE),
@@ -486,6 +588,7 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
             *(WIDE, WIDE),
         ),
         "over a mask": (over_mask, WIDE, WIDE),
+        "of selected, by at least 1": (of_selected, FLAT, FLAT),
     },
     "MIXED": {
         "until small": (tf.function(until_small), WIDE, WIDE),
@@ -571,6 +674,26 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
         ),
         "padded with 1": (padded, WIDE, WIDE),
         "given moments": (given_moments, IMAGES, IMAGES),
+        "over a rounded share": (share, WIDE, WIDE),
+        "at least a little": (
+            lambda y, p: (
+                tf.reduce_sum(p) * tf.maximum(1 / tf.cast(tf.shape(y)[0], tf.float32), 0.01)
+            ),
+            *(WIDE, WIDE),
+        ),
+        "scheduled by a sum": (scheduled, WIDE, WIDE),
+        "drawn by a mean": (drawn_by_mean, WIDE, WIDE),
+        "over pairs": (pairs, WIDE, WIDE),
+        "by own places": (by_index(lambda i, j: tf.stack([i, i], 1), tf.gather_nd), WIDE, WIDE),
+        "by partners": (by_index(lambda i, j: tf.stack([i, j], 1)), WIDE, WIDE),
+        "from the end": (by_index(lambda i, j: -i), WIDE, WIDE),
+        "by place of selected": (by_place_of_selected, WIDE, WIDE),
+        "in a loop, a column": (in_loop(lambda p, i: p[3, i]), WIDE, WIDE),
+        "in a loop, a diagonal": (in_loop(lambda p, i: p[i, i]), WIDE, WIDE),
+        "in a loop, from the end": (in_loop(lambda p, i: p[-i, 0]), WIDE, WIDE),
+        "repeated": (repeated, WIDE, WIDE),
+        "repeated after others": (repeated_after, WIDE, WIDE),
+        "by other classes": (per_other_class, WIDE, WIDE),
     },
     "UNKNOWN": {
         "similarity": (lambda y, p: tf.reduce_mean(tf.image.ssim(y, p, 1.0)), IMAGES, IMAGES),
@@ -588,6 +711,8 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
             ),
             *(IMAGES, IMAGES),
         ),
+        "of counts": (of_one_call(counted), FLAT, FLAT),
+        "over all pairs": (all_pairs, WIDE, WIDE),
     },
 }
 

@@ -29,6 +29,7 @@ class Kind(enum.Enum):
     UNKNOWN = "unknown"
 
 
+FIRST = "first"
 # Independent rows. A sample may have several, laid out as Dependence.outer and inner say.
 ROWS = {Kind.ROWS, Kind.CONST_ROWS}
 
@@ -49,7 +50,7 @@ class Dependence:
       same: whether all rows are equal.
       mask: the key of the mask that selected its rows; None: it has all rows. Rows that different
         masks have selected do not correspond.
-      is_index: whether the values are indices of samples.
+      is_index: whether the values are indices of samples; FIRST: the first in each vector is.
       any_layout: whether any outer and inner fit, as for random numbers.
       zero: whether it is 0, which is also a sum.
       numbers: its values, as an array of sizes.Number; None if they are not tracked.
@@ -63,7 +64,7 @@ class Dependence:
     over: Any = None
     same: bool = False
     mask: Any = None
-    is_index: bool = False
+    is_index: bool | str = False
     any_layout: bool = False
     zero: bool = False
     numbers: Any = dataclasses.field(default=None, compare=False)

@@ -80,6 +80,7 @@ class Analysis:
         # Ops that draw for samples and have no mark (see `draw_marked`); also of functions inside.
         self.foreign_draws: list[Any] = []
         self._parent: Analysis | None = None
+        self.call = ""  # the names of the ops that call the analyzed function
 
     def note(self, tensor: Any, kind: Kind) -> None:
         self._dependences[key(tensor)] = OF_KIND[kind]
@@ -209,7 +210,7 @@ class Analysis:
     def _is_trained(self, tensor: Any) -> bool:
         """Whether a gradient may flow from `tensor` to variables."""
         analysis, seen = self, set()
-        todo = [(analysis, tensor)]
+        todo = [(analysis, tensor)] if tensor.dtype.is_floating else []
         while todo:
             analysis, tensor = todo.pop()
             if (id(analysis), key(tensor)) in seen:
@@ -245,6 +246,7 @@ class Inside(Analysis):
         super().__init__({}, parent._rows, parent._is_input_trained)
         self.graph = graph
         self._parent, self._op = parent, op
+        self.call = f"{parent.call}{op.name}/"
         self._dependences = {key(tensor): one for tensor, one in zip(graph.inputs, deps)}
         self._captures[id(graph)] = len(list(getattr(graph, "captures", ())))
         self._divisors = parent._divisors

@@ -71,7 +71,8 @@ class Node:
     def dims_of(self, tensor: Any, dep: Dependence) -> list[Number] | None:
         if tensor.shape.rank is None:
             return None
-        name = f"{tensor.op.name}:{tensor.value_index}"
+        graph = getattr(tensor.graph, "name", "")  # a branch's
+        name = f"{self.analysis.call}{graph}/{tensor.op.name}:{tensor.value_index}"
         # Whether its other dimensions may depend on the samples, too.
         is_lost = dep.base in (Kind.MIXED, Kind.UNKNOWN) or dep.axis < 0
         found = []

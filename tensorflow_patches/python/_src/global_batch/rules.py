@@ -23,7 +23,7 @@ from tensorflow.mpi._src.global_batch.node import Node, drawn_mark
 
 # The output depends on the samples as the first input does.
 _AS_IS = """
-Bitcast CheckNumerics DebugGradientIdentity EnsureShape Identity Neg PlaceholderWithDefault
+Bitcast CheckNumerics DebugGradientIdentity EnsureShape Identity PlaceholderWithDefault
 PreventGradient Snapshot StopGradient XlaSharding Conj Real Imag
 """.split()
 # Elementwise, on one tensor or several.
@@ -209,7 +209,7 @@ _RULES: dict[str, Callable[[Node], Dependence]] = {
     **dict.fromkeys(_AS_IS, arithmetic.as_is),
     **dict.fromkeys(_ELEMENTWISE, arithmetic.elementwise),
     **dict.fromkeys(("Add", "AddN", "AddV2", "AccumulateNV2", "BiasAdd", "Sub"), arithmetic.add),
-    **dict.fromkeys(("Mul", "MulNoNan"), arithmetic.multiply),
+    **dict.fromkeys(("Mul", "MulNoNan", "Neg"), arithmetic.multiply),
     **dict.fromkeys(("Div", "DivNoNan", "RealDiv"), arithmetic.divide),
     **dict.fromkeys(_REDUCTIONS, arithmetic.reduce),
     **{name: arithmetic.gradient(first) for name, first in _GRADIENTS.items()},

@@ -82,7 +82,9 @@ def zeros_like(node: Node) -> Dependence:
     dep, zero = node.deps[0], node.type == "ZerosLike"
     if dep.has_rows and not dep.mask:
         return Dependence(Kind.ROWS, dep.axis, dep.outer, dep.inner, same=True, zero=zero)
-    return UNKNOWN if dep.has_rows or dep.base is Kind.UNKNOWN else CONST.but(zero=zero)
+    by_size = not zero and dep.base is Kind.MIXED and not node.output.shape.is_fully_defined()
+    lost = dep.has_rows or dep.base is Kind.UNKNOWN or by_size
+    return UNKNOWN if lost else CONST.but(zero=zero)
 
 
 def cast(node: Node) -> Dependence:

@@ -22,16 +22,16 @@ def tile_any(node: Node) -> Dependence:
 
 def _spread(node: Node, after: list[Number], before: list[Number]) -> Dependence:
     """A constant of shape `before`, broadcast or repeated to shape `after`."""
-    of_samples = [axis for axis, size in enumerate(after) if size.power]
+    of_samples = [axis for axis, size in enumerate(after) if size.power != 0]
     if not of_samples:
-        return CONST if all(size.power == 0 for size in after) else UNKNOWN
+        return CONST
     if len(of_samples) > 1:
         return MIXED
     (axis,) = of_samples
     lead = len(after) - len(before)
     own = before[axis - lead] if axis >= lead else sizes.ONE
     inner = after[axis] / node.size
-    if not inner.is_whole:
+    if not inner.is_whole or inner.power:
         return UNKNOWN
     return Dependence(Kind.ROWS, axis, inner=inner, same=True, any_layout=own == sizes.ONE)
 
@@ -71,14 +71,13 @@ def fill(node: Node) -> Dependence:
     """Numbers, filled in or drawn. Their shape, input 0, may depend on the number of samples."""
     dep = node.deps[0]
     values = node.deps[1:]
-    if dep.base is Kind.CONST and not dep.power:
-        return values[0].but(zero=values[0].zero) if node.type == "Fill" else CONST
-    if node.type == "Fill" and not values[0].has_rows and values[0].base is Kind.CONST:
-        value = values[0]
-    elif node.type == "Fill" or not all(one.is_const for one in values):
+    if node.type != "Fill" and not all(one.is_const for one in values):
         return MIXED
-    else:
-        value = CONST
+    value = values[0] if node.type == "Fill" else CONST
+    if dep.base is Kind.CONST and not dep.power:
+        return value.but(zero=value.zero)
+    if value.base is not Kind.CONST:
+        return MIXED
     numbers = dep.numbers
     if numbers is None:
         return UNKNOWN

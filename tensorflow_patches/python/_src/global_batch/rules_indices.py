@@ -6,6 +6,7 @@ from typing import Any
 
 from tensorflow.mpi._src.global_batch import sizes
 from tensorflow.mpi._src.global_batch.kind import (
+    FIRST,
     MIXED,
     SUM,
     UNKNOWN,
@@ -24,7 +25,7 @@ from tensorflow.mpi._src.global_batch.sizes import Number
 def strided_slice(node: Node) -> Dependence:
     if any(one.has_rows for one in node.deps[1:]):
         return _own_sample(node)
-    return _cut(node)
+    return MIXED if node.deps[0].is_index is FIRST else _cut(node)
 
 
 @moves()
@@ -139,7 +140,7 @@ def gather(node: Node) -> Dependence:
         return elementwise(node) if not params.has_rows and not indices.has_rows else UNKNOWN
     if not indices.has_rows:
         if not indices.is_const:
-            return MIXED if params.has_rows or not params.is_const else indices.but()
+            return elementwise(node)
         if not params.has_rows or params.axis < 0:
             return params.but()
         if axis == params.axis:
@@ -147,7 +148,7 @@ def gather(node: Node) -> Dependence:
         return params.but(
             axis=params.axis + (0 if params.axis < axis else (ranks[1] or 0) - 1 - batch_dims)
         )
-    if indices.is_index and not indices.power:
+    if indices.is_index is True and not indices.power:
         return _own_rows(params, indices, axis)
     if not indices.is_plain:
         return MIXED
@@ -175,12 +176,23 @@ def _own_rows(params: Dependence, indices: Dependence, axis: int) -> Dependence:
     if indices.mask:  # the rows of a mask of the same length
         return params.but(axis=axis + indices.axis, mask=indices.mask)
     plain = params.outer == params.inner == sizes.ONE
-    return params.but(axis=axis + indices.axis if indices.axis >= 0 else -1) if plain else MIXED
+    own = axis + indices.axis if indices.axis >= 0 else -1
+    outer, inner = indices.outer, indices.inner
+    return params.but(axis=own, outer=outer, inner=inner, any_layout=False) if plain else MIXED
+
+
+def _start_with_own(node: Node, i: int) -> bool:
+    """Whether input `i`, indices of GatherNd or ScatterNd, has vectors that start with the index of
+    their own sample."""
+    dep, rank = node.deps[i], node.rank(i)
+    if not dep.is_index or not rank or dep.axis == rank - 1:
+        return False
+    return (node.inputs[i].shape[-1] == 1) == (dep.is_index is True)
 
 
 def gather_nd(node: Node) -> Dependence:
     params, indices = node.deps[:2]
-    if indices.is_index and params.has_rows:
+    if _start_with_own(node, 1) and params.has_rows:
         return _own_rows(params, indices, 0)
     if not params.is_const or not indices.has_rows or not indices.is_plain:
         return MIXED
@@ -204,6 +216,7 @@ def scatter(node: Node) -> Dependence:
     numbers = node.numbers(2)
     if indices.is_index:
         own = numbers is not None and numbers.flat[0] == node.size and not indices.mask
+        own = own and _start_with_own(node, 0)
         return indices.but(is_index=False, power=updates.power) if own else MIXED
     return SUM.but(power=updates.power) if node.deps[2].is_const else MIXED
 
@@ -236,7 +249,9 @@ def segments(node: Node) -> Dependence:
         return MIXED
     if data.base not in (Kind.CONST, Kind.ROWS) or data.is_index or data.over:
         return MIXED
-    return MIXED if data.has_rows and data.axis else SUM.but(power=data.power)
+    if data.has_rows and (data.axis or data.mask != ids.mask or not common_layout(data, ids)):
+        return MIXED
+    return SUM.but(power=data.power)
 
 
 def counts(node: Node) -> Dependence:
@@ -273,7 +288,8 @@ def where(node: Node) -> Dependence:
     dep = node.deps[0]
     if not dep.has_rows or not dep.is_plain or dep.axis:
         return MIXED if dep.axis >= 0 else UNKNOWN
-    return Dependence(Kind.ROWS, mask=_mask_key(node, node.inputs[0]), is_index=True)
+    is_index = True if node.rank(0) == 1 else FIRST
+    return Dependence(Kind.ROWS, mask=_mask_key(node, node.inputs[0]), is_index=is_index)
 
 
 def _mask_key(node: Node, mask: Any, depth: int = 3) -> Any:
@@ -284,7 +300,7 @@ def _mask_key(node: Node, mask: Any, depth: int = 3) -> Any:
     if op.type == "Const":
         return op.get_attr("value").SerializeToString()
     if not depth or not op.inputs or op.op_def.is_stateful:
-        return node.analysis.key(mask)
+        return (node.analysis.call, node.analysis.key(mask))
     sources = tuple(_mask_key(node, source, depth - 1) for source in op.inputs)
     attributes = tuple((name, str(op.node_def.attr[name])) for name in sorted(op.node_def.attr))
     return (op.type, mask.value_index, attributes, sources)

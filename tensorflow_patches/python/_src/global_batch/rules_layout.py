@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from tensorflow.mpi._src.global_batch import sizes
 from tensorflow.mpi._src.global_batch.kind import (
     CONST,
+    FIRST,
     MIXED,
     SIZE,
     UNKNOWN,
@@ -64,8 +65,10 @@ def reshape(node: Node) -> Dependence:
     after = _target(node, before)
     if before is None or after is None:
         return UNKNOWN
+    if after[: dep.axis + 1] == before[: dep.axis + 1]:
+        return dep.but()
     if dep.mask:
-        return dep.but() if after[:1] == before[:1] and dep.axis == 0 else MIXED
+        return MIXED
     # In row-major order, the elements are `first` runs over all samples, before and after.
     first = sizes.product(before[: dep.axis])
     if not (dep.same and dep.any_layout):
@@ -153,10 +156,12 @@ def concat(node: Node) -> Dependence:
         return elementwise(node) if all(one.base is Kind.SIZE for one in deps) else added(deps)
     if axis is None or rank is None:
         return UNKNOWN
+    layout = rows[0]
+    if any(one.is_index for one in rows):
+        return MIXED if axis[0] % rank == layout.axis else _with_indices(deps, layout.axis)
     same_layout = len({(one.axis, one.power, one.over, one.mask, one.base) for one in rows}) == 1
     if len(rows) < len(deps) or not same_layout:
-        return _with_indices(node, axis[0] % rank)
-    layout = rows[0]
+        return UNKNOWN if all(one.is_plain for one in deps) else MIXED
     if layout.axis < 0:
         return layout.but(same=False)
     if axis[0] % rank == layout.axis:
@@ -167,37 +172,32 @@ def concat(node: Node) -> Dependence:
 def _stacked_samples(rows: list[Dependence], axis: int) -> Dependence:
     """Pack or concatenation of inputs whose samples have the same layout."""
     layout = common_layout(*rows)
-    if layout is None:
-        return MIXED
-    are_indices = {one.is_index for one in rows}
-    if are_indices == {True, False} and not rows[0].is_index:
-        return MIXED  # GatherNd needs the sample's index first
-    return layout.but(axis=axis, same=all(one.same for one in rows), is_index=rows[0].is_index)
+    return MIXED if layout is None else layout.but(axis=axis, same=all(one.same for one in rows))
 
 
 def _concatenated_samples(rows: list[Dependence]) -> Dependence:
     """A concatenation along the dimension of samples."""
-    if any(one.is_index for one in rows):
-        return MIXED
     one = rows[0]
     same = all(each.same for each in rows)
     one = one.but(any_layout=False)
     if all(each.inner == one.inner for each in rows):
         outer = functools.reduce(lambda a, b: a + b, [each.outer for each in rows])
         return one.but(outer=outer, same=same)
-    name = "+".join(f"{each.outer}*{each.inner}" for each in rows)
-    return one.but(outer=sizes.symbol("", name), inner=sizes.ONE, same=same)
+    # No other layout has this `inner`, which is no whole number.
+    outer = sizes.symbol("", "+".join(f"{each.outer}*{each.inner}" for each in rows))
+    whole = functools.reduce(lambda a, b: a + b, [each.outer * each.inner for each in rows])
+    return one.but(outer=outer, inner=whole / outer, same=same)
 
 
-def _with_indices(node: Node, axis: int) -> Dependence:
+def _with_indices(deps: list[Dependence], axis: int) -> Dependence:
     """Pack or concatenation of samples' indices, which must be first, and constants or rows: for
-    GatherND and ScatterND. The result counts as indices."""
-    rows = [one for one in node.deps if one.has_rows]
-    first = node.deps[0]
-    fine = first.is_index and all(one.is_index or one.is_plain for one in rows)
-    if fine and axis != first.axis and len({one.axis for one in rows}) == 1:
-        return first.but()
-    return UNKNOWN if all(one.is_plain for one in node.deps) else MIXED
+    GatherNd and ScatterNd."""
+    first, *others = deps
+    for one in others:
+        unlike = one.axis != first.axis or not common_layout(first, one)
+        if not one.is_plain or (one.has_rows and (unlike or one.mask != first.mask and axis >= 0)):
+            return MIXED
+    return first.but(axis=axis, is_index=FIRST if others else True) if first.is_index else MIXED
 
 
 def pack(node: Node) -> Dependence:
@@ -209,11 +209,14 @@ def pack(node: Node) -> Dependence:
         return UNKNOWN
     axis %= rank
     layout = rows[0]
+    if any(one.is_index for one in rows):
+        own = layout.axis
+        return _with_indices(node.deps, own + (axis <= own) if own >= 0 else own)
     if layout.axis < 0 and all(one.axis < 0 for one in rows):
         consts = all(one.is_const for one in node.deps if not one.has_rows)
         return _stacked_samples(rows, -1) if consts else MIXED
     if len(rows) < len(node.deps):
-        return _with_indices(node, axis + (axis <= layout.axis))
+        return UNKNOWN if all(one.is_plain for one in node.deps) else MIXED
     if len({(one.axis, one.power, one.over, one.mask, one.base) for one in rows}) > 1:
         return MIXED
     return _stacked_samples(rows, layout.axis + (axis <= layout.axis))

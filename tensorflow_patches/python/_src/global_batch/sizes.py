@@ -124,8 +124,11 @@ def _larger(one: Number, other: Number, sign: int = 1) -> Number:
     """The larger of two numbers; the smaller if `sign` is -1."""
     if one.of == other.of:
         return max(one, other, key=lambda number: sign * number.factor)
+    if "counted" in (one.power, other.power):  # as a mask may select no rows
+        raise ValueError
     for size, floor in ((one, other), (other, one)):
-        if size.of and not floor.of and floor.factor <= size.factor:  # no size is below 1
+        is_size = size.of and size.is_whole and isinstance(size.power, int)
+        if is_size and not floor.of and floor.factor <= size.factor:  # no size is below 1
             return size if sign > 0 else floor
     return _combined("max" if sign > 0 else "min", one, other)
 
@@ -299,17 +302,26 @@ def _identity(op: Any, output: int, values: Any, *_: Any) -> Any:
     return values
 
 
+def _cast(op: Any, output: int, values: Any) -> Any:
+    def cast(one: Number) -> Number:
+        rounds = op.outputs[output].dtype.is_integer and not one.is_whole
+        return _combined("int", one) if rounds else one
+
+    return _elementwise(cast)(op, output, values)
+
+
 _COMPARISONS = {
     "Equal": "eq", "NotEqual": "ne", "Less": "lt", "LessEqual": "le", "Greater": "gt",
     "GreaterEqual": "ge",
 }  # fmt: skip
 _FOLDS: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("Identity", "Cast", "StopGradient", "Snapshot", "EnsureShape"), _identity),
+    **dict.fromkeys(("Identity", "StopGradient", "Snapshot", "EnsureShape"), _identity),
     **dict.fromkeys(("Add", "AddV2"), _elementwise(lambda one, other: one + other)),
     **dict.fromkeys(("RealDiv", "Div", "DivNoNan"), _elementwise(lambda one, other: one / other)),
     **dict.fromkeys(("FloorDiv", "TruncateDiv"), _elementwise(lambda one, other: one // other)),
     **dict.fromkeys(("FloorMod", "Mod"), _elementwise(lambda one, other: one % other)),
     **{name: _compared(getattr(operator, how)) for name, how in _COMPARISONS.items()},
+    "Cast": _cast,
     "SelectV2": _elementwise(_chosen),
     "Sub": _elementwise(lambda one, other: one - other),
     "Mul": _elementwise(lambda one, other: one * other),
