@@ -5,8 +5,10 @@
 #include <future>
 
 #include "gtest/gtest.h"
+#include "tensorflow_patches/core/memory/line_memory.h"
 #include "tensorflow_patches/core/transport/control_channel.h"
 #include "tensorflow_patches/core/transport/node_transport.h"
+#include "tensorflow_patches/core/transport/shm/node_memory.h"
 #include "tests/core/reduction/counting_rows.h"
 #include "tests/core/support/elements.h"
 #include "tests/core/support/job.h"
@@ -324,6 +326,14 @@ TEST_F(NodesTest, AResponseListLargerThanTheRingIsHeardBeforeItIsCarriedOut) {
     }
   });
   ranks.JoinAll();
+}
+
+TEST(NodeMemoryTest, ASlotHasALineForEveryRanksShare) {
+  for (const int ranks : {1, 64, 512, 513, 600}) {
+    const LineMemory memory = NewLineMemory(NodeMemory::BytesFor(ranks));
+    const NodeMemory node(memory.get(), 0, ranks, 1);
+    EXPECT_GE(node.slot_bytes() / static_cast<size_t>(ranks), kCacheLine) << ranks;
+  }
 }
 
 // A message and Wake wake a sleeping rank, long before its limit.

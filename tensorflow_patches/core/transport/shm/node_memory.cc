@@ -16,7 +16,8 @@ namespace {
 
 size_t SlotBytes(int ranks) {
   const size_t fair = kMaxChunksBytes / (NodeMemory::kSlots * ranks) / kCacheLine * kCacheLine;
-  return std::min(kChunkBytes, std::max(kMinChunkBytes, fair));
+  // At least a cache line for each rank's share.
+  return std::max({std::min(kChunkBytes, fair), kMinChunkBytes, kCacheLine * ranks});
 }
 
 // Not FUTEX_PRIVATE: the ranks are processes.
