@@ -7,9 +7,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "gtest/gtest.h"
+
+// In older kernels a profiler's signals, for example, interrupt it, and it has to start again.
+extern "C" int posix_fallocate(int file, off_t offset, off_t bytes) {
+  sigset_t blocked;
+  pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  if (sigismember(&blocked, SIGPROF) == 0) return EINTR;
+  return fallocate(file, 0, offset, bytes) == 0 ? 0 : errno;
+}
 
 namespace tfmpi {
 namespace {

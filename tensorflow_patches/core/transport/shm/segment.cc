@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cinttypes>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 
@@ -78,8 +79,14 @@ void* CreateSegment(size_t bytes, SegmentId* id, std::string* why) {
     *why = Reason("shm_open", errno);
     return nullptr;
   }
-  // Allocated now: a full file system is an error here, and would be a SIGBUS later.
-  if (const int error = posix_fallocate(file, 0, static_cast<off_t>(bytes + kKeyBytes))) {
+  // Allocated now: a full file system is an error here, and would be a SIGBUS later. In older
+  // kernels each signal, such as a profiler's, would interrupt this, and undo it.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = posix_fallocate(file, 0, static_cast<off_t>(bytes + kKeyBytes));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) {
     *why = Reason("posix_fallocate", error);
     close(file);
     RemoveSegment(made);
