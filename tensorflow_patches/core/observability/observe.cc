@@ -13,14 +13,8 @@ constexpr std::chrono::seconds kPatience{60};
 constexpr int kMinPings = 8;
 constexpr int kMaxPings = 200;
 constexpr int64_t kQuick = 100'000;  // ns for a round trip
-constexpr size_t kPathBytes = 4096;
 // For the events of all ranks together, since every rank receives all of them in the allgather.
 constexpr size_t kMaxGathered = size_t{256} << 20;
-
-struct Settings {
-  bool stats;
-  char timeline[kPathBytes];
-};
 
 int64_t SteadyNanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
@@ -130,13 +124,11 @@ Status MeasureClockOffset(Transport* transport, const std::function<int64_t()>& 
 }
 
 Status StartObserving(Transport* transport, Observation* observation) {
-  Settings settings = {};
-  settings.stats = observation->stats;
-  observation->timeline.copy(settings.timeline, kPathBytes - 1);
-  TFMPI_RETURN_IF_NOT_OK(
-      transport->Broadcast(&settings, sizeof settings, 0, Clock::now() + kPatience));
-  observation->stats = settings.stats;
-  observation->timeline = settings.timeline;
+  const std::string own = (observation->stats ? "1" : "0") + observation->timeline;
+  std::vector<std::string> all;
+  TFMPI_RETURN_IF_NOT_OK(AllgatherStrings(transport, own, Clock::now() + kPatience, &all));
+  observation->stats = all[0][0] == '1';
+  observation->timeline = all[0].substr(1);
   const bool timeline = !observation->timeline.empty();
   if (timeline && transport->topology().nodes > 1) {
     TFMPI_RETURN_IF_NOT_OK(

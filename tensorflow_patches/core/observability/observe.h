@@ -19,7 +19,7 @@ namespace tfmpi {
 
 // All ranks use rank 0's settings: launchers do not pass the environment to all nodes.
 struct Observation {
-  std::string timeline;  // the file to write, shorter than 4096 bytes; empty: none
+  std::string timeline;  // the file to write; empty: none
   bool stats = false;
   int64_t clock_offset = 0;  // ns by which this rank's clock is ahead of rank 0's; an output
 };
