@@ -182,7 +182,12 @@ const char* Name(Stage stage) {
   return kNames[static_cast<int>(stage)];
 }
 
-void StartRecording(uint32_t what) { internal::g_recording = what; }
+void StartRecording(uint32_t what) {
+  // A forked child records nothing: another thread may have held a lock when it was forked.
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { internal::g_recording = 0; });
+  static_cast<void>(registered);
+  internal::g_recording = what;
+}
 
 void Record(Stage stage, std::string_view name, uint64_t bytes, uint32_t group, TimePoint start,
             TimePoint end) {

@@ -2,6 +2,9 @@
 
 #include "tensorflow_patches/core/observability/timeline.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -246,6 +249,26 @@ TEST_F(TimelineTest, ARankThatDoesNotCompareItsClockIsAnError) {
   Clock::Use(nullptr);
   EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
   EXPECT_EQ(status.message(), "a rank did not answer when the clocks were compared");
+}
+
+TEST_F(TimelineTest, ALongPathIsNotCut) {
+  Observation observation;
+  observation.timeline = std::string(5000, 'p');
+  observation.stats = true;
+  ASSERT_TRUE(StartObserving(LocalGroup(1).CreateTransport(0).get(), &observation).ok());
+  EXPECT_EQ(observation.timeline, std::string(5000, 'p'));
+  EXPECT_TRUE(observation.stats);
+}
+
+// The threads that may have held a lock do not exist there.
+TEST_F(TimelineTest, AForkedChildRecordsNothing) {
+  StartRecording(kRecordEvents);
+  const pid_t child = fork();
+  if (child == 0) _exit(static_cast<int>(Recording()));
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(Recording(), kRecordEvents);
 }
 
 std::string ReadAll(const std::string& path) {
