@@ -80,11 +80,9 @@ Status Fusion::ReduceInPlace(const FusionEntry& entry, double scale, TimePoint d
   const size_t count = Count(entry.signature);
   const void* in = entry.request != nullptr ? entry.request->input : nullptr;
   void* out = entry.request != nullptr ? entry.request->output : nullptr;
-  std::vector<char> neutral;  // for a rank without the request: the op's neutral element
   if (entry.request == nullptr) {
-    neutral.resize(count * SizeOf(type));
-    FillNeutral(WireType(type), entry.signature.op, neutral.data(), count * WireElements(type));
-    in = out = neutral.data();
+    in = out = Buffer(count * SizeOf(type));
+    FillNeutral(WireType(type), entry.signature.op, out, count * WireElements(type));
   }
   if (entry.request != nullptr && entry.request->scale != 1) {
     const Span span(Stage::kPack, "", count * SizeOf(type));
@@ -177,7 +175,6 @@ Status Fusion::Allgather(const FusionEntry& entry, const std::vector<int64_t>& r
                          TimePoint deadline) {
   const std::vector<size_t> bytes = BytesOfRows(rows, RowBytes(entry.signature));
   const size_t total = std::accumulate(bytes.begin(), bytes.end(), size_t{0});
-  std::vector<char> dropped;
   const void* in = nullptr;
   void* out = nullptr;
   if (entry.request != nullptr) {
@@ -186,10 +183,7 @@ Status Fusion::Allgather(const FusionEntry& entry, const std::vector<int64_t>& r
   }
   // If there is no memory for the result, it goes to a temporary buffer, since the peers wait.
   const bool no_memory = entry.request != nullptr && out == nullptr;
-  if (out == nullptr) {
-    dropped.resize(total);
-    out = dropped.data();
-  }
+  if (out == nullptr) out = Buffer(total);
   if (total != 0) {
     const Span span(Stage::kReduce, "allgather", total);
     TFMPI_RETURN_IF_NOT_OK(transport_->Allgather(in, out, bytes, deadline));
@@ -219,8 +213,7 @@ Status Fusion::Broadcast(const FusionEntry& entry, TimePoint deadline) {
   if (entry.signature.on_gpu) return gpus_.Broadcast(entry, deadline);
   const size_t bytes = Count(entry.signature) * SizeOf(entry.signature.dtype);
   if (bytes == 0) return Status();
-  std::vector<char> dropped(entry.request == nullptr ? bytes : 0);
-  void* data = entry.request != nullptr ? entry.request->output : dropped.data();
+  void* data = entry.request != nullptr ? entry.request->output : Buffer(bytes);
   const Span span(Stage::kReduce, "broadcast", bytes);
   return transport_->Broadcast(data, bytes, entry.signature.root, deadline);
 }

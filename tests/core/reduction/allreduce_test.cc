@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "tensorflow_patches/core/reduction/fusion.h"
 #include "tests/core/agreement/steps.h"
 #include "tests/core/support/decorated.h"
 #include "tests/core/support/elements.h"
@@ -168,6 +169,44 @@ TEST(PlainSumTest, IsTheTransportsPlainWay) {
   RunStep(ranks, {{"plain", DataType::kFloat32, ReduceOp::kPlainSum, 7, 0}}, 1);
   EXPECT_EQ(plain, 3);
   ranks.JoinAll();
+}
+
+// A transport whose operations do not end in time.
+class LateTransport : public Decorated {
+ public:
+  LateTransport() : Decorated(LocalGroup(1).CreateTransport(0)) {}
+  Status Allreduce(const void*, void* out, const Reduction&, TimePoint) override {
+    return Late(out);
+  }
+  Status Allgather(const void*, void* out, const std::vector<size_t>&, TimePoint) override {
+    return Late(out);
+  }
+  Status Broadcast(void* data, size_t, int, TimePoint) override { return Late(data); }
+
+  char* out_ = nullptr;
+
+ private:
+  Status Late(void* out) {
+    out_ = static_cast<char*>(out);
+    return Status(Code::kDeadlineExceeded, "late");
+  }
+};
+
+// So much that malloc would return it to the system.
+TEST(FusionTest, AfterAFailureMpiMayWriteToTheMemoryOfARankWithoutTheRequest) {
+  constexpr int64_t kCount = 16 << 20;
+  LateTransport transport;
+  Fusion fusion(&transport, 0);
+  Signature signature = {OpKind::kAllreduce, ReduceOp::kSum, DataType::kFloat32, 0, {kCount}};
+  const FusionEntry entry = {signature, nullptr};
+  EXPECT_FALSE(fusion.Allreduce({entry}, 1, TimePoint::max()).ok());
+  *transport.out_ = 1;
+  signature.kind = OpKind::kAllgather;
+  EXPECT_FALSE(fusion.Allgather(entry, {kCount}, TimePoint::max()).ok());
+  *transport.out_ = 1;
+  signature.kind = OpKind::kBroadcast;
+  EXPECT_FALSE(fusion.Broadcast(entry, TimePoint::max()).ok());
+  *transport.out_ = 1;
 }
 
 using EngineTest = TimedTest;
