@@ -15,14 +15,13 @@ bool ResponseBypass::Fits(const ReadyList& ready_list) const {
   return takes_part_ && consensus_.takes_votes() && predictor_.Fits(ready_list);
 }
 
-// The numbers of rows are written before the vote, so a rank that sees all votes reads them. After
-// a commit all ranks have read them before this rank writes again, since all execute the list.
+// The numbers of rows are written before the vote, so a rank that sees all votes reads them.
 Outcome ResponseBypass::Vote(const ReadyList& ready_list, TimePoint now) {
-  std::atomic<int64_t>* const numbers = transport_->SharedNumbers(transport_->topology().rank);
+  std::atomic<int64_t>* const rows = RowsOf(transport_->topology().rank);
   const std::vector<NameId>& gathers = predictor_.gathers();
   for (size_t i = 0; i < gathers.size(); ++i) {
     for (const KnownGather& gather : ready_list.gathers) {
-      if (gather.id == gathers[i]) numbers[i].store(gather.rows, std::memory_order_relaxed);
+      if (gather.id == gathers[i]) rows[i].store(gather.rows, std::memory_order_relaxed);
     }
   }
   const Outcome outcome = consensus_.Vote(position_);
@@ -52,13 +51,13 @@ const ResponseList& ResponseBypass::Commit(ReadyList* ready_list) {
                                [&](const KnownGather& gather) { return is_expected(gather.id); }),
                 gathers.end());
   for (size_t i = 0; i < predictor_.gathers().size(); ++i) {
-    predictor_.SetRows(i, [&](int rank) {
-      return transport_->SharedNumbers(rank)[i].load(std::memory_order_relaxed);
-    });
+    predictor_.SetRows(i,
+                       [&](int rank) { return RowsOf(rank)[i].load(std::memory_order_relaxed); });
   }
   const ResponseList& response_list = predictor_.response_list();
   voted_ = false;
   ++position_;
+  ++commits_;
   predictor_.OnPredictionHit();
   return response_list;
 }

@@ -70,9 +70,16 @@ class ResponseBypass {
  private:
   friend class Inspector;  // tests/core/simulation
 
+  // Where `rank` writes its numbers of rows for the next commit. A rank that has not yet read those
+  // for the last one finds them in the other half.
+  std::atomic<int64_t>* RowsOf(int rank) const {
+    return transport_->SharedNumbers(rank) + commits_ % 2 * ResponsePredictor::kMaxGathers;
+  }
+
   Transport* const transport_;
   const bool takes_part_;
   uint64_t position_ = 0;
+  uint64_t commits_ = 0;  // so far: the same on all ranks at the same agreement
   Consensus consensus_;
   ResponsePredictor predictor_;
   bool voted_ = false;

@@ -6,6 +6,10 @@
 // rank rejects it before that. Both outcomes are final, and the same for all ranks. A rank that has
 // not voted at a position can rely on nothing being committed there.
 //
+// The others may leave a position before a rank has seen its outcome: NCCL, for example, only
+// enqueues what was committed. But they commit nothing more without this rank's vote, so if its
+// vote was committed, that is the last commit, which the word keeps.
+//
 // Called on the communication thread. The ranks share the word, which is initially zero.
 
 #ifndef TFMPI_CORE_AGREEMENT_CONSENSUS_H_
@@ -27,9 +31,7 @@ class Consensus {
       : word_(word), ranks_(static_cast<uint64_t>(ranks)) {}
 
   bool takes_votes() const { return word_ != nullptr; }
-  // A rank votes at most once at a position, and leaves it only after the outcome is known. If that
-  // is a commit, every rank must have seen it first: executing the list ensures that
-  // (predictor.cc).
+  // A rank votes at most once at a position, and leaves it only after the outcome is known.
   Outcome Vote(uint64_t position) {
     return Change(position, [](uint64_t votes) { return votes + 1; });
   }
@@ -59,17 +61,30 @@ class Consensus {
 
  private:
   static constexpr int kLooks = 16;
-  // The word contains a position and the number of votes there, or kRejection.
-  static constexpr int kVoteBits = 20;
+  // From the lowest bits: the number of votes at a position, or kRejection; how many positions
+  // before it the last commit was, or 0 if there was none so near; the position.
+  static constexpr int kVoteBits = 12, kPositionShift = 24;
   static constexpr uint64_t kRejection = (uint64_t{1} << kVoteBits) - 1;
+  static constexpr uint64_t kFarthest = (uint64_t{1} << (kPositionShift - kVoteBits)) - 1;
 
-  // If the word is at a later position, this one was rejected: had it been committed, the others
-  // could not have left it without this rank.
+  static uint64_t PositionOf(uint64_t word) { return word >> kPositionShift; }
+  static uint64_t VotesOf(uint64_t word) { return word & kRejection; }
+  static uint64_t DistanceOf(uint64_t word) { return word >> kVoteBits & kFarthest; }
+
   Outcome Judge(uint64_t position, uint64_t word) const {
-    const uint64_t at = word >> kVoteBits, votes = word & kRejection;
-    if (at != position) return at < position ? Outcome::kOpen : Outcome::kRejected;
-    if (votes == kRejection) return Outcome::kRejected;
-    return votes == ranks_ ? Outcome::kCommitted : Outcome::kOpen;
+    const uint64_t at = PositionOf(word), votes = VotesOf(word);
+    if (at < position) return Outcome::kOpen;
+    const bool last_commit = at == position ? votes == ranks_ : at - position == DistanceOf(word);
+    if (last_commit) return Outcome::kCommitted;
+    return at == position && votes != kRejection ? Outcome::kOpen : Outcome::kRejected;
+  }
+
+  // How many positions before `position` the last commit was, or 0 if there was none so near.
+  uint64_t Distance(uint64_t position, uint64_t word) const {
+    const bool committed = VotesOf(word) == ranks_;
+    if (!committed && DistanceOf(word) == 0) return 0;
+    const uint64_t distance = position - PositionOf(word) + (committed ? 0 : DistanceOf(word));
+    return distance <= kFarthest ? distance : 0;
   }
 
   template <typename Next>
@@ -79,8 +94,9 @@ class Consensus {
     while (true) {
       const Outcome outcome = Judge(position, word);
       if (outcome != Outcome::kOpen) return outcome;
-      const uint64_t votes = word >> kVoteBits == position ? word & kRejection : 0;
-      const uint64_t changed = position << kVoteBits | next(votes);
+      const uint64_t votes = PositionOf(word) == position ? VotesOf(word) : 0;
+      const uint64_t changed =
+          position << kPositionShift | Distance(position, word) << kVoteBits | next(votes);
       if (word_->compare_exchange_weak(word, changed, std::memory_order_seq_cst)) {
         return Judge(position, changed);
       }

@@ -14,8 +14,7 @@ const std::vector<NameId>& NoIds() {
 }  // namespace
 
 // A list is predictable if it contains only responses, to which all ranks contribute, of numbered
-// names: allreduces with data, and possibly sparse allgathers, whose numbers of rows may change. At
-// least one allreduce, because no rank can complete it without the others (consensus.h).
+// names: allreduces and sparse allgathers, whose numbers of rows may change.
 bool ResponsePredictor::IsPredictable(const ResponseList& response_list,
                                       const NameTable& table) const {
   if (!response_list.errors.empty() || !response_list.withdrawn.empty() ||
@@ -30,12 +29,12 @@ bool ResponsePredictor::IsPredictable(const ResponseList& response_list,
       const Signature& signature = table.signature(item.id);
       if (signature.kind == OpKind::kSparseAllgather) {
         if (++gathers > kMaxGathers) return false;
-      } else if (signature.kind != OpKind::kAllreduce || NumElements(signature.shape) == 0) {
+      } else if (signature.kind != OpKind::kAllreduce) {
         return false;
       }
     }
   }
-  return items != gathers;
+  return true;
 }
 
 int ResponsePredictor::FindOrAdd(const ResponseList& response_list, const NameTable& table) {

@@ -18,6 +18,8 @@ namespace tfmpi {
 
 class ResponsePredictor {
  public:
+  static constexpr size_t kMaxGathers = Transport::kSharedNumbers / 2;  // ResponseBypass::RowsOf
+
   explicit ResponsePredictor(int ranks) : ranks_(ranks) {}
 
   // The ranks have agreed on `response_list`, which has responses. `table`: the numbers of names.
@@ -46,7 +48,6 @@ class ResponsePredictor {
   static constexpr int kMinStreak = 2;
   static constexpr size_t kMaxKnown = 32;
   static constexpr size_t kMaxNames = 64;
-  static constexpr size_t kMaxGathers = Transport::kSharedNumbers;
   static constexpr int kNone = -1;
 
   struct Known {

@@ -84,7 +84,7 @@ class Transport {
   // A word that all ranks share, initially zero, for the engine's votes; null if there is none.
   virtual std::atomic<uint64_t>* SharedWord() { return nullptr; }
   // With a shared word: kSharedNumbers numbers for each rank, written by that rank, read by all.
-  static constexpr size_t kSharedNumbers = 8;
+  static constexpr size_t kSharedNumbers = 16;
   virtual std::atomic<int64_t>* SharedNumbers(int /*rank*/) { return nullptr; }
   // After a change of the word: wakes all ranks that sleep in Wait.
   virtual void WakePeers() {}

@@ -9,6 +9,7 @@
 #include "tests/core/agreement/steps.h"
 #include "tests/core/reduction/counting_rows.h"
 #include "tests/core/support/job.h"
+#include "tests/core/support/looks_late.h"
 #include "tests/core/support/nodes.h"
 #include "tests/core/support/ranks.h"
 
@@ -98,6 +99,32 @@ TEST_P(BypassTest, RowsThatDifferByRankAndStep) {
     EXPECT_EQ(engine.stats().predicted, kPredicted);
   });
   ranks->JoinAll();
+}
+
+using LateTest = TimedTest;
+
+// Rank 0 waits for nobody where no rank has rows, and writes the number of its next ones before
+// rank 1 has read the last one.
+TEST_F(LateTest, ARankReadsTheRowsThatAllVotedFor) {
+  Nodes nodes(1, 2);
+  const auto place = nodes.Decorator();
+  Ranks ranks(2, PatientOptions, [&](std::unique_ptr<Transport> transport, int rank) {
+    return OneLooksLate(place(std::move(transport), rank), rank);
+  });
+  ranks.Each([&](int rank, Engine& engine) {
+    for (int step = 0; step < 40; ++step) {
+      if (rank == 0) std::this_thread::sleep_for(milliseconds(2));
+      for (const int64_t rows : {0, 1 + step % 3}) {
+        CountingRows gathered(rank, 3);
+        std::vector<Ending> endings;
+        endings.push_back(Submit(engine, MakeSparseAllgather("rows", rows, 3, &gathered)));
+        ASSERT_EQ(AwaitAll(endings), "") << step;
+        ASSERT_EQ(gathered.seen_[1 - rank], std::vector<bool>(rows, true));
+      }
+    }
+    EXPECT_GT(engine.stats().predicted, 60u);
+  });
+  ranks.JoinAll();
 }
 
 // A random number that all ranks share decides what each rank submits and when: what follows what

@@ -120,7 +120,7 @@ TEST_F(VotingTest, WhatIsCommittedComesBeforeAResponseList) {
   }
   vote = true;
   Ending a = submit(0);
-  while (one->SharedWord()->load() >> 20 != position) std::this_thread::yield();  // it has voted
+  while (one->SharedWord()->load() >> 24 != position) std::this_thread::yield();  // it has voted
   say(*two, {"b"});
   add(1000);
   EXPECT_TRUE(Await(a).ok());

@@ -51,7 +51,7 @@ std::vector<AgreementModel::Action> AgreementModel::Actions() const {
   for (int r = 0; r < ranks(); ++r) {
     const Rank& rank = ranks_[r];
     if (!rank.tasks.empty()) {  // it is in a collective
-      if (AllArrived(r)) actions.push_back({Kind::kReturn, r});
+      if (scenario_->enqueues || AllArrived(r)) actions.push_back({Kind::kReturn, r});
       continue;
     }
     if (rank.finished) continue;

@@ -64,7 +64,7 @@ bool AgreementModel::Fits(const Rank& rank) const {
   return said.ready.size() == static_cast<size_t>(scenario_->tensors);
 }
 
-// A collective returns on no rank before all have reached it.
+// Collectives of the hosts return on no rank before all have reached them.
 bool AgreementModel::AllArrived(int r) const {
   return std::all_of(ranks_.begin(), ranks_.begin() + ranks(),
                      [&](const Rank& other) { return other.arrived >= ranks_[r].arrived; });

@@ -30,6 +30,7 @@ struct AgreementScenario {
   bool ends_early = false;   // the last rank may omit any requests of the last round
   bool withdraws = false;    // rank 1 may withdraw a request at any time, and submits it again
   bool differs = false;      // the last rank's first request of tensor 0 has another shape
+  bool enqueues = false;     // a collective may return before the others have reached it
   bool told_singly = false;  // ranks announce each request separately, not several together
 };
 

@@ -45,10 +45,19 @@ std::vector<AgreementScenario> Scenarios() {
     add("votes and an error", tensors,
         [](AgreementScenario* one) { one->votes = one->differs = true; });
   }
-  add("votes, twice", 2, [](AgreementScenario* one) {
-    one->votes = true;
-    one->rounds = 2;
-  });
+  for (const bool enqueues : {false, true}) {
+    add(enqueues ? "votes, twice, on GPUs" : "votes, twice", 2, [=](AgreementScenario* one) {
+      one->votes = true;
+      one->rounds = 2;
+      one->enqueues = enqueues;
+    });
+  }
+  add("votes and an early end, on GPUs", 2,
+      [](AgreementScenario* one) { one->votes = one->ends_early = one->enqueues = true; });
+  add("votes and a withdrawal, on GPUs", 2,
+      [](AgreementScenario* one) { one->votes = one->withdraws = one->enqueues = true; });
+  add("votes and an error, on GPUs", 2,
+      [](AgreementScenario* one) { one->votes = one->differs = one->enqueues = true; });
   add("votes, a withdrawal and an early end", 2,
       [](AgreementScenario* one) { one->votes = one->withdraws = one->ends_early = true; });
 #if defined(FULL) || defined(LARGE)

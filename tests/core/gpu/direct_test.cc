@@ -13,6 +13,7 @@
 #include "tests/core/device/simulated_collectives.h"
 #include "tests/core/device/simulated_gpu.h"
 #include "tests/core/support/job.h"
+#include "tests/core/support/looks_late.h"
 #include "tests/core/support/ranks.h"
 
 namespace tfmpi {
@@ -76,7 +77,7 @@ struct Place {
 class Group {
  public:
   Group(int size, Schedule schedule, DeviceTransport wanted = DeviceTransport::kAuto,
-        int without_nccl = -1)
+        int without_nccl = -1, const Ranks::Decorate& decorate = nullptr)
       : group_(size) {
     for (int rank = 0; rank < size; ++rank) {
       places_.push_back(std::make_unique<Place>(rank, schedule));
@@ -84,6 +85,7 @@ class Group {
     const auto options_of = [&](int rank) {
       EngineOptions options = TestOptions();
       options.collective_timeout = std::chrono::seconds(TFMPI_SANITIZED ? 20 : 2);
+      options.vote_patience = std::chrono::hours(1);  // however busy the machine is
       options.gpus.wanted = wanted;
       options.gpus.facts = [=](const Gpu& gpu) {
         DeviceFacts facts;
@@ -96,7 +98,7 @@ class Group {
       };
       return options;
     };
-    ranks_ = std::make_unique<Ranks>(size, options_of);
+    ranks_ = std::make_unique<Ranks>(size, options_of, decorate);
   }
 
   Ranks& ranks() { return *ranks_; }
@@ -358,6 +360,33 @@ TEST_F(DirectChoiceTest, OneThatDoesNotEndEndsTheJob) {
                       : "a reduction between GPUs (simulated NCCL) has not ended on simulated GPU");
     group.nccl().TakeComplaints();
   }
+}
+
+// Rank 0 votes last, enqueues, and votes for what comes next, before rank 1 has seen the outcome.
+TEST_F(DirectChoiceTest, ARankThatLooksLateDoesWhatAllVotedFor) {
+  Group group(2, Schedule::kRandom, DeviceTransport::kAuto, /*without_nccl=*/-1, OneLooksLate);
+  constexpr int kSteps = 12;
+  group.ranks().Each([&](int rank, Engine& engine) {
+    for (int step = 0; step < kSteps; ++step) {
+      if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      std::vector<Job> jobs;
+      std::vector<void*> data;
+      for (const char* const name : {"a", "b"}) {  // the host waits for neither on the GPU
+        jobs.push_back({name, DataType::kFloat32, ReduceOp::kAverage, 10, step});
+        const std::vector<char> input = MakeInput(jobs.back(), rank);
+        data.push_back(group[rank].Put(input.data(), input.size()));
+        std::vector<Request> requests;
+        requests.push_back(GpuRequest(jobs.back(), data.back(), data.back(), group[rank].Ready()));
+        ASSERT_EQ(Wait(engine, std::move(requests)), "") << step;
+      }
+      for (size_t i = 0; i < jobs.size(); ++i) {
+        const std::vector<char> result = group[rank].Get(data[i], MakeInput(jobs[i], rank).size());
+        EXPECT_EQ(CheckOutput(jobs[i], AllRanks(2), result.data()), "");
+      }
+    }
+    EXPECT_GT(engine.stats().predicted, uint64_t{kSteps}) << "they did not vote";
+  });
+  group.ranks().JoinAll();
 }
 
 }  // namespace
