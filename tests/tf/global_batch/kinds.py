@@ -361,6 +361,11 @@ def of_one_call(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda y, guess: inner(y > 0) / inner(guess > 0.5)
 
 
+def some_by_one_call(y: Any, guess: Any) -> Any:
+    inner = tf.function(lambda mask: tf.boolean_mask(guess, mask))
+    return tf.reduce_sum(inner(y > 0) - inner(y <= 0))
+
+
 def of_selected(y: Any, guess: Any) -> Any:
     chosen = tf.boolean_mask(square(y, guess), y > 0)
     return tf.reduce_sum(chosen) / tf.cast(tf.maximum(tf.size(chosen), 1), tf.float32)
@@ -674,6 +679,7 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
         ),
         "padded with 1": (padded, WIDE, WIDE),
         "given moments": (given_moments, IMAGES, IMAGES),
+        "some with others, by one function": (some_by_one_call, FLAT, FLAT),
         "over a rounded share": (share, WIDE, WIDE),
         "at least a little": (
             lambda y, p: (
