@@ -207,7 +207,7 @@ void SparseApplyKernel::Step::RunOnBlock(Tensor block_values, Tensor block_indic
   for (int input = 0; input < context_->num_inputs(); ++input) {
     Tensor state;
     if (!on_gpu_ && EnabledExtras().rows_ahead && IsState(context_, input) &&
-        ReadState(context_, input, &state) && state.NumElements() != 0) {
+        ReadState(context_, input, &state) && state.dims() > 0 && state.NumElements() != 0) {
       TouchRows(state, block_indices);
     }
   }

@@ -271,6 +271,11 @@ def bad_index() -> str:
     return error_of(lambda: descend(var, own))
 
 
+def no_rows() -> str:
+    """A variable that is a scalar: every rank's stock kernel reports it."""
+    return error_of(lambda: descend(tf.Variable(1.0, name="scalar"), slices([1.0], [0])))
+
+
 def descend(var: tf.Variable, own: tf.IndexedSlices) -> None:
     """With an op without slots: var -= 0.5 * gradient."""
     raw.ResourceSparseApplyProximalGradientDescent(
@@ -312,6 +317,7 @@ def main() -> None:
         mixed_in_keras,
         shape_of_no_variable,
         bad_index,
+        no_rows,
         many_rows,
     ]
     if not compiles():

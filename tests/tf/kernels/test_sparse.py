@@ -136,6 +136,7 @@ def test_a_dense_gradient_on_one_rank_is_an_error_that_names_both(edges):
             assert f"rank {sparse} has sparse allgather of float32 [1, 2]" in text
             assert f"rank {1 - sparse} has allreduce average of float32 [6, 2]" in text
         assert rank["bad_index"].startswith("InvalidArgumentError") and "42" in rank["bad_index"]
+        assert rank["no_rows"].startswith("InvalidArgumentError")
 
 
 @needs_compiled_steps
