@@ -58,9 +58,7 @@ bool SparseAverageKernel::IsMarked(const tensorflow::NodeDef& node) {
 SparseAverageKernel::SparseAverageKernel(OpKernelConstruction* construction)
     : AsyncOpKernel(construction) {
   const std::vector<std::string> names = AverageNames(def());
-  OP_REQUIRES(construction, names.size() == 1 && num_inputs() == 3,
-              absl::InvalidArgumentError("an average of a sparse gradient has one name, values, "
-                                         "indices and a weight"));
+  OP_REQUIRES(construction, names.size() == 1 && num_inputs() == 3, LacksAttributes());
   name_ = names[0];
   OP_REQUIRES_OK(
       construction,
