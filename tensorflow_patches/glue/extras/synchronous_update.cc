@@ -65,16 +65,16 @@ absl::Status SynchronousUpdate::Synchronize(OpKernelContext* context) {
     }
   }
   VariableNames& names = VariableNames::Get();
-  const VariableUse use = names.Use(keys[0], node_.request_suffix);
+  const std::string variable = names.Name(keys[0]);
   if (!names.AreSynchronized(keys)) {
     return absl::FailedPreconditionError(
         absl::StrCat("'", name(), "' (", def().op(),
                      ") was created for variables that are synchronized between the ",
-                     "ranks, but is now used to update '", use.name,
+                     "ranks, but is now used to update '", variable,
                      "', and that variable or one of its slots is ",
                      "not known to be synchronized. Train it in a function or graph of its own"));
   }
-  synchronized_.Add(context, use.name);
+  synchronized_.Add(context, variable);
   return absl::OkStatus();
 }
 

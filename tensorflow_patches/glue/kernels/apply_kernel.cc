@@ -70,7 +70,7 @@ class ApplyKernel::Step {
   void Start(const std::string& key, bool averaged);
 
  private:
-  absl::Status PrepareGradient(bool first_apply);
+  absl::Status PrepareGradient();
   void Finish(absl::Status status);
 
   ApplyKernel* const kernel_;
@@ -78,7 +78,7 @@ class ApplyKernel::Step {
   DoneCallback done_;
   Engine* const engine_;
 
-  std::string name_;
+  VariableUse use_;
   Tensor gradient_;  // the input, held so that its buffer lives as long as the request
   Tensor average_;   // shares that buffer if nothing else holds it
   InitialBroadcast initial_broadcast_;
@@ -86,41 +86,39 @@ class ApplyKernel::Step {
 };
 
 void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
-  const VariableUse use = VariableNames::Get().Use(key, kernel_->node_.request_suffix);
-  name_ = use.name;
+  use_ = VariableNames::Get().Use(key, kernel_->node_.request_suffix);
   if (averaged) {
     average_ = context_->input(kernel_->node_.gradient);
   } else {
-    const absl::Status status = PrepareGradient(use.first_apply);
+    const absl::Status status = PrepareGradient();
     if (!status.ok()) return Finish(status);
   }
-  if (use.first_apply) {
-    initial_broadcast_.AddBroadcasts(context_, name_, kernel_->node_.ref_variable,
-                                     engine_->topology().rank, group_.get());
+  if (use_.first_apply) {
+    initial_broadcast_.AddBroadcasts(context_, kernel_->node_.ref_variable, &use_, group_.get());
   }
   if (averaged) {
     // Not the first time: the broadcast has yet to end.
-    if (!use.first_apply) kernel_->synchronized_.Add(context_, name_);
+    if (!use_.first_apply) kernel_->synchronized_.Add(context_, use_.name);
     if (initial_broadcast_.empty()) return Finish(absl::OkStatus());
   }
-  RequestGroup::Submit(std::move(group_), "'" + name_ + "' was averaged",
+  RequestGroup::Submit(std::move(group_), "'" + use_.name + "' was averaged",
                        [this](const absl::Status& status) { Finish(status); });
 }
 
-absl::Status ApplyKernel::Step::PrepareGradient(bool first_apply) {
+absl::Status ApplyKernel::Step::PrepareGradient() {
   const int input = kernel_->node_.gradient;
   DataType dtype;
-  TF_RETURN_IF_ERROR(CheckCanAverage(name_, context_->input_dtype(input), &dtype));
+  TF_RETURN_IF_ERROR(CheckCanAverage(use_.name, context_->input_dtype(input), &dtype));
   // Must come before gradient_ takes a reference, or the gradient is never averaged in place: only
   // an input without other references is forwarded.
   TF_RETURN_IF_ERROR(context_->forward_input_or_allocate_temp(
       {input}, context_->input_dtype(input), context_->input(input).shape(), &average_));
   gradient_ = context_->input(input);
   Request request =
-      RequestFor(OpKind::kAllreduce, name_ + kernel_->node_.request_suffix, dtype, gradient_);
+      RequestFor(OpKind::kAllreduce, use_.name + kernel_->node_.request_suffix, dtype, gradient_);
   request.input = Data(gradient_);
   request.output = Data(average_);
-  if (first_apply && !RunsOnGpu(context_)) {  // on a GPU, no host thread may read it
+  if (use_.first_apply && !RunsOnGpu(context_)) {  // on a GPU, no host thread may read it
     request.fingerprint = Fingerprint(request.input, gradient_.TotalBytes());
   }
   group_->Add(std::move(request));
@@ -132,11 +130,12 @@ void ApplyKernel::Step::Finish(absl::Status status) {
   if (status.ok()) status = initial_broadcast_.Write(context_);
   if (status.ok()) {
     gradient_ = Tensor();
-    const Span span(Stage::kApply, name_, average_.TotalBytes());
+    const Span span(Stage::kApply, use_.name, average_.TotalBytes());
     RunOnGradient(kernel_->stock_.get(), context_, kernel_->node_.gradient, &average_);
   } else {
     context_->SetStatus(status);
   }
+  if (!context_->status().ok()) VariableNames::Get().Undo(use_);
   const DoneCallback done = std::move(done_);
   delete this;
   done();

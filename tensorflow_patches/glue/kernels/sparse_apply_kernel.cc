@@ -64,9 +64,8 @@ class SparseApplyKernel::Step {
   SparseApplyKernel* const kernel_;
   OpKernelContext* const context_;
   DoneCallback done_;
-  std::string name_;  // the variable's, the same on all ranks
+  VariableUse use_;
   std::string request_name_;
-  bool first_apply_ = false;
   InitialBroadcast initial_broadcast_;
   Engine* const engine_;
   const bool on_gpu_;
@@ -77,11 +76,9 @@ class SparseApplyKernel::Step {
 };
 
 void SparseApplyKernel::Step::Start() {
-  const VariableUse use = VariableNames::Get().Use(
-      StateKey(context_, 0, kernel_->node_.ref_variable), kernel_->node_.request_suffix);
-  name_ = use.name;
-  first_apply_ = use.first_apply;
-  request_name_ = use.name + kernel_->node_.request_suffix;
+  use_ = VariableNames::Get().Use(StateKey(context_, 0, kernel_->node_.ref_variable),
+                                  kernel_->node_.request_suffix);
+  request_name_ = use_.name + kernel_->node_.request_suffix;
   if (kernel_->node_.averaged || ApplyKernel::ThreadAveraged()) return Submit(absl::OkStatus());
   average_ = std::make_unique<SparseAverage>(context_, engine_, request_name_);
   ToHost(context_, {context_->input(kernel_->node_.gradient), context_->input(kernel_->indices_)},
@@ -101,12 +98,11 @@ void SparseApplyKernel::Step::Submit(const absl::Status& copied) {
                                                 /*weight=*/1, Duplicates::kKeepUnlessIdentical);
     if (!status.ok()) return Finish(status);
   }
-  if (first_apply_) {
-    initial_broadcast_.AddBroadcasts(context_, name_, kernel_->node_.ref_variable,
-                                     engine_->topology().rank, group.get());
+  if (use_.first_apply) {
+    initial_broadcast_.AddBroadcasts(context_, kernel_->node_.ref_variable, &use_, group.get());
   }
   if (average_ == nullptr && initial_broadcast_.empty()) return Update(absl::OkStatus());
-  RequestGroup::Submit(std::move(group), "'" + name_ + "' was averaged",
+  RequestGroup::Submit(std::move(group), "'" + use_.name + "' was averaged",
                        [this](const absl::Status& status) { OnExchanged(status); });
 }
 
@@ -146,13 +142,13 @@ void SparseApplyKernel::Step::Update(const absl::Status& status) {
   const bool divided = kernel_->only_update_ && !on_gpu_ && HasIndexPerRow(values(), indices()) &&
                        divided_.Divide(context_, indices());
   const absl::Status updated = [&] {
-    const Span span(Stage::kApply, name_, values().TotalBytes());
+    const Span span(Stage::kApply, use_.name, values().TotalBytes());
     return divided ? RunOnRows(divided_.PositionsOf(engine_->topology().rank)) : RunOnAllRows();
   }();
   if (!divided || !updated.ok()) return Finish(updated);
   auto group = RequestGroup::OfKernel(engine_, context_);
   divided_.AddTo(group.get(), context_, request_name_ + " rows");
-  RequestGroup::Submit(std::move(group), "'" + name_ + "' was updated",
+  RequestGroup::Submit(std::move(group), "'" + use_.name + "' was updated",
                        [this](const absl::Status& ended) { OnDivided(ended); });
 }
 
@@ -226,6 +222,7 @@ void SparseApplyKernel::Step::OnDivided(absl::Status status) {
 
 void SparseApplyKernel::Step::Finish(const absl::Status& status) {
   if (!status.ok()) context_->SetStatus(status);
+  if (!context_->status().ok()) VariableNames::Get().Undo(use_);
   const DoneCallback done = std::move(done_);
   delete this;
   done();

@@ -6,7 +6,6 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow_patches/glue/runtime/runtime.h"
-#include "tensorflow_patches/glue/variables/variable_names.h"
 
 namespace tfmpi {
 namespace {
@@ -97,37 +96,37 @@ bool ReadState(OpKernelContext* context, int input, Tensor* value) {
   return variable->is_initialized;
 }
 
-void InitialBroadcast::AddBroadcasts(OpKernelContext* context, const std::string& name,
-                                     const std::string& ref_variable, int rank,
-                                     RequestGroup* group) {
+void InitialBroadcast::AddBroadcasts(OpKernelContext* context, const std::string& ref_variable,
+                                     VariableUse* use, RequestGroup* group) {
   bool synchronized = false;
   for (int input = 0; input < context->num_inputs(); ++input) {
     if (!IsState(context, input)) continue;
     // Among refs only the variable has a name here; its slots are synchronized if it is.
     if (input == 0 || !context->input_is_ref(input)) {
-      synchronized =
-          VariableNames::Get().TestAndMarkSynchronized(StateKey(context, input, ref_variable));
+      const std::string key = StateKey(context, input, ref_variable);
+      synchronized = VariableNames::Get().TestAndMarkSynchronized(key);
+      if (!synchronized) use->synchronized.push_back(key);
     }
     if (synchronized) continue;
-    // An input without a value, or of an unsupported type, is left to the stock kernel.
-    AddBroadcast(context, input, "start of " + name + " input " + std::to_string(input), rank,
-                 group)
+    // An input without a value, or of an unsupported type, is left to the stock kernel. The name
+    // does not contain the kind of op: which of two kinds comes first may differ by rank.
+    AddBroadcast(context, input, "start of " + use->name + " input " + std::to_string(input), group)
         .IgnoreError();
   }
 }
 
 absl::Status InitialBroadcast::AddBroadcast(OpKernelContext* context, int input,
-                                            const std::string& request_name, int rank,
-                                            RequestGroup* group) {
-  rank_ = rank;
+                                            const std::string& request_name, RequestGroup* group) {
+  // In this order: a rank of an earlier group must not send as if it belonged to this generation.
   const uint64_t generation = GetEngine()->published().generation();
+  rank_ = GetEngine()->topology().rank;
   Tensor value;
   DataType dtype;
   if (!ReadState(context, input, &value) || !ToCoreType(value.dtype(), &dtype)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "'", request_name, "' has no value, or a dtype that is not supported between ranks"));
   }
-  if (rank != 0) TF_RETURN_IF_ERROR(ReceiveInto(context, input, &value));
+  if (rank_ != 0) TF_RETURN_IF_ERROR(ReceiveInto(context, input, &value));
   Request request = RequestFor(OpKind::kBroadcast, request_name, dtype, value);
   request.output = Data(value);
   request.generation = generation;

@@ -13,6 +13,7 @@
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow_patches/glue/runtime/request_group.h"
+#include "tensorflow_patches/glue/variables/variable_names.h"
 
 namespace tfmpi {
 
@@ -40,14 +41,14 @@ bool ReadState(tensorflow::OpKernelContext* context, int input, tensorflow::Tens
 class InitialBroadcast {
  public:
   // Adds to `group` a broadcast of each state input that is not synchronized yet, with a name made
-  // from `name`. From then on the input counts as synchronized, even if the group fails. The memory
-  // belongs to this object or to the variables.
-  void AddBroadcasts(tensorflow::OpKernelContext* context, const std::string& name,
-                     const std::string& ref_variable, int rank, RequestGroup* group);
+  // from the variable's. From then on the input counts as synchronized, until `use` is undone. The
+  // memory belongs to this object or to the variables.
+  void AddBroadcasts(tensorflow::OpKernelContext* context, const std::string& ref_variable,
+                     VariableUse* use, RequestGroup* group);
   // Adds the broadcast of one state input of any op, synchronized or not. Fails if the input has no
   // value or an unsupported type.
   absl::Status AddBroadcast(tensorflow::OpKernelContext* context, int input,
-                            const std::string& request_name, int rank, RequestGroup* group);
+                            const std::string& request_name, RequestGroup* group);
   bool empty() const { return received_.empty(); }
   // Call it when the group has ended with ok: assigns the received values to the variables.
   absl::Status Write(tensorflow::OpKernelContext* context);

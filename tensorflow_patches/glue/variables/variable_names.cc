@@ -74,7 +74,14 @@ bool VariableNames::TestAndMarkSynchronized(const std::string& key) {
 VariableUse VariableNames::Use(const std::string& key, const std::string& suffix) {
   std::lock_guard<std::mutex> lock(mutex_);
   Entry& entry = FindOrAdd(key);
-  return {entry.name, entry.applied.insert(suffix).second};
+  return {key, suffix, entry.name, entry.applied.insert(suffix).second, {}};
+}
+
+void VariableNames::Undo(const VariableUse& use) {
+  if (!use.first_apply) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  FindOrAdd(use.key).applied.erase(use.suffix);
+  for (const std::string& key : use.synchronized) synchronized_.erase(key);
 }
 
 std::string VariableNames::CompiledKey(const std::string& handle_name) {

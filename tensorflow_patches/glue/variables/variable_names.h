@@ -21,8 +21,10 @@
 namespace tfmpi {
 
 struct VariableUse {
-  std::string name;          // the same on every rank
-  bool first_apply = false;  // of this kind of Apply op on this variable
+  std::string key, suffix;
+  std::string name;                       // the same on every rank
+  bool first_apply = false;               // of this kind of Apply op on this variable
+  std::vector<std::string> synchronized;  // keys that have counted as synchronized since this use
 };
 
 class VariableNames {
@@ -39,6 +41,8 @@ class VariableNames {
   bool TestAndMarkSynchronized(const std::string& key);
   // For an Apply op of the kind that `suffix` names; records that it has been seen.
   VariableUse Use(const std::string& key, const std::string& suffix);
+  // For an Apply op that has failed: undoes what `use` recorded, so that the next one starts anew.
+  void Undo(const VariableUse& use);
 
   // The key of a resource variable of which only the handle's name is known, as during XLA
   // compilation: that of an eager variable if one was declared with this name. Sessions have no

@@ -47,9 +47,7 @@ class BroadcastVariableKernel : public tensorflow::AsyncOpKernel {
     const std::string name = context->input(1).scalar<tensorflow::tstring>()();
     auto broadcast = std::make_shared<InitialBroadcast>();
     auto group = RequestGroup::OfKernel(engine, context);
-    OP_REQUIRES_OK_ASYNC(
-        context, broadcast->AddBroadcast(context, 0, name, engine->topology().rank, group.get()),
-        done);
+    OP_REQUIRES_OK_ASYNC(context, broadcast->AddBroadcast(context, 0, name, group.get()), done);
     RequestGroup::Submit(
         std::move(group), "'" + name + "' was exchanged",
         [context, broadcast, end = EndOf(context, done)](const absl::Status& ended) {

@@ -223,9 +223,7 @@ absl::Status CompiledApplyKernel::EmitAverageOfGradient(OpKernelContext* context
   tensorflow::XlaResource* variable = nullptr;
   TF_RETURN_IF_ERROR(compilation.GetResourceInput(0, &variable));
   VariableNames& names = VariableNames::Get();
-  const std::string name =
-      names.Use(names.CompiledKey(variable->name()), node_.request_suffix).name +
-      node_.request_suffix;
+  const std::string name = names.Name(names.CompiledKey(variable->name())) + node_.request_suffix;
   DataType dtype;
   TF_RETURN_IF_ERROR(CheckCanAverage(name, context->input_dtype(node_.gradient), &dtype));
   const XlaOp one = xla::ConstantR0<float>(compilation.builder(), 1);

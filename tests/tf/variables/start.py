@@ -333,11 +333,33 @@ def made_in_step_cases() -> dict[str, Any]:
     return {"made in a step": cases, "one process": encode((noise() * 0.5).numpy())}
 
 
+def failed_case(kind: str) -> list[int]:
+    """A variable's first update fails on all ranks. Its value after the second."""
+    variable = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[2], shared_name=f"failed, {kind}")
+
+    def start() -> None:
+        tf.raw_ops.AssignVariableOp(resource=variable, value=tf.constant([1.0 + RANK, 2.0]))
+
+    def update(elements: int) -> None:
+        gradient = tf.ones([elements])
+        tf.raw_ops.ResourceApplyGradientDescent(var=variable, alpha=RATE, delta=gradient)
+
+    if kind != "no value":
+        start()
+    try:
+        update(2 + RANK if kind == "other shapes" else 2)
+    except tf.errors.OpError:
+        start()
+        update(2)
+    return encode(tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.float32).numpy())
+
+
 def main() -> None:
     single_threaded_ops()
     eager = {"eager": raw_case(function=False), "checkpoint eager": checkpoint_case(function=False)}
     printed: dict[str, Any] = {name: run() for name, run in eager.items()}  # the first eager tape
     printed["late eager"] = raw_case(function=False)()
+    printed["failed"] = {kind: failed_case(kind) for kind in ("no value", "other shapes")}
     printed["function"] = raw_case(function=True)()
     printed["checkpoint function"] = checkpoint_case(function=True)()
     for use_resource in (False, True):

@@ -55,6 +55,11 @@ def test_variables_created_after_the_first_tape_are_synchronized_at_an_update(ra
         assert first == second
 
 
+@pytest.mark.parametrize("kind", ["no value", "other shapes"])
+def test_a_variable_whose_first_update_fails_is_synchronized_at_the_next(ranks, kind):
+    assert ranks[0]["failed"][kind] == ranks[1]["failed"][kind]
+
+
 @pytest.mark.parametrize("kind", ["ref", "resource"])
 def test_an_imported_graph_is_synchronized_on_its_own(ranks, kind):
     assert ranks[0][f"imported {kind}"] == ranks[1][f"imported {kind}"]
