@@ -29,8 +29,8 @@ struct BetweenNodes {
   bool rounds = false;    // TF_MPI_COMPRESSION rounds data
 };
 
-// kNccl: NCCL over all ranks. kNodes: NCCL inside each node, and rails between the nodes. kShared:
-// on the one GPU of all ranks.
+// kNccl: NCCL over all ranks. kNodes: NCCL inside each node; between the nodes each rail exchanges
+// through the hosts (hierarchical_collectives.h). kShared: on the one GPU of all ranks.
 enum class DeviceWay { kStaged, kNccl, kNodes, kShared, kMpi };
 
 struct DeviceChoice {
@@ -39,8 +39,9 @@ struct DeviceChoice {
 };
 
 // A pure function of the facts of all ranks, by rank, and of their common settings, so all ranks
-// choose the same. If it is not possible, a `wanted` of kNccl or kIpc fails, with the reason; for
-// kMpi the choice is then kStaged.
+// choose the same. kAuto takes the first that is possible of kShared, NCCL, kMpi and kStaged. If
+// the way that `wanted` names is not possible, kNccl and kIpc fail with the reason, and kMpi
+// becomes kStaged. With one rank the choice is always kStaged, without an error.
 Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransport wanted,
                              const BetweenNodes& between, DeviceChoice* choice);
 

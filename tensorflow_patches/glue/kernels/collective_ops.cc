@@ -210,7 +210,7 @@ class BroadcastKernel : public CollectiveKernel {
     request->signature.kind = OpKind::kBroadcast;
     request->signature.root = static_cast<int32_t>(root_);
     TF_RETURN_IF_ERROR(OutputLikeInput(context, tensor, request));
-    if (tensor.TotalBytes() != 0) {
+    if (tensor.TotalBytes() != 0) {  // in place; on ranks other than the root, overwritten
       std::memcpy(request->output, request->input, tensor.TotalBytes());
     }
     return absl::OkStatus();

@@ -44,7 +44,7 @@ class Copies {
         from_(std::move(tensors)),
         to_host_(to_host),
         copied_(std::move(copied)) {
-    to_.reserve(from_.size());  // copies refer to them by address
+    to_.reserve(from_.size());  // must not move: a copy in progress has an element's address
   }
 
   void Next() {

@@ -1,4 +1,4 @@
-// The operands and results of a custom call in a compiled cluster: addresses, types and shapes.
+// The operands and results of a custom call in a compiled step: addresses, types and shapes.
 //
 // XLA owns the memory, which is valid until the call has ended. On a GPU it is GPU memory; operands
 // that the host must read are then copied (compiled_call_gpu.cc).

@@ -272,7 +272,7 @@ def test_a_pydataset_whose_batches_every_rank_makes_is_reported(feeds, said, mon
     every = "Dataset.__getitem__: every rank makes all batches, because it "
     assert said == [f"{every}changes its attribute 'seen' when it makes a batch"]
     python_batches.dataset_of_all(given, [Dataset()], "fit")
-    assert said[1] == f"{every}yields absent values"
+    assert said[1] == f"{every}yields None for a part of a batch"
 
 
 def test_a_loop_whose_loss_is_not_a_sample_mean_is_reported(feeds, monkeypatch):

@@ -56,6 +56,8 @@ def test_metrics_on_one_rank_only_are_an_error():
     words = r"evaluate 1: rank 1 and rank 0 have different metrics \(recall\), so there is no value"
     with pytest.raises(ValueError, match=words):
         logs._check_same("evaluate 1", [["accuracy"], ["accuracy", "recall"]])
+    with pytest.raises(ValueError, match="rank 1 and rank 0 have metrics in another order"):
+        logs._check_same("evaluate 1", [["accuracy", "recall"], ["recall", "accuracy"]])
 
 
 def test_different_programs_are_an_error(monkeypatch):

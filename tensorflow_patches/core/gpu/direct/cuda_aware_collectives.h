@@ -56,8 +56,8 @@ class CudaAwareCollectives : public DeviceCollectives {
   };
   struct Slot {
     int number = 0;
-    // The chunk; after it, this rank's share as each other rank has sent it, and at this rank's
-    // index the sum.
+    // The chunk, in which the other shares are overwritten by their sums (kSpreading). After it,
+    // one place per rank: this rank's share as that rank has sent it; in its own place, the sum.
     char* memory = nullptr;
     GpuEvent event = nullptr;
     Stage stage = Stage::kFree;

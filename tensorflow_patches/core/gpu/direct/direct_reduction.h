@@ -1,8 +1,8 @@
-// Executes a response whose tensors are on GPUs that reduce among themselves: by NCCL, in the
-// memory of a GPU that all ranks share, or by a CUDA-aware MPI.
+// Executes a response whose tensors are on GPUs by one of the DeviceCollectives: NCCL; NCCL inside
+// nodes, and the hosts between them; the memory of a GPU that all ranks share; a CUDA-aware MPI.
 //
 // Everything is enqueued on a stream of our own, which waits for the submitters' streams, and they
-// for it. This class waits for the GPU only to read weights there; its collectives may wait, too.
+// for it. Allreduce waits for the GPU only to read weights there; the collectives may wait, too.
 // Communication thread only; all ranks make the same calls.
 
 #ifndef TFMPI_CORE_GPU_DIRECT_DIRECT_REDUCTION_H_
@@ -36,8 +36,10 @@ class DirectReduction {
 
   // Whether all ranks can execute this response this way. Depends only on what they have agreed on.
   bool Takes(const std::vector<FusionEntry>& entries) const;
-  // Like Fusion::Allreduce, with the result multiplied by `scale`; every entry has a request on
-  // every rank. On return everything is enqueued, and every submitter's stream waits for it.
+  // Like Fusion::Allreduce, but `scale` replaces the number of contributors: its inverse for an
+  // average, otherwise 1. Every entry has a request on every rank. On return everything is
+  // enqueued, and every submitter's stream waits for it. kInvalidArgument: a weight is invalid; the
+  // ranks have reduced nevertheless, and only these requests fail. Any other error ends the job.
   Status Allreduce(const std::vector<FusionEntry>& entries, double scale, TimePoint deadline);
   // Checks work in flight: fails if a deadline has passed or an error has occurred.
   Status Check(TimePoint now);

@@ -58,6 +58,7 @@ class PeerCollectives : public DeviceCollectives {
   Status Try(TimePoint deadline);
   // Fails on all ranks if `own` is not ok on one.
   Status Agree(const Status& own, TimePoint deadline);
+  // One chunk: `count` elements of `real`; a complex number is two of them.
   Status Reduce(const char* in, char* out, size_t count, DataType real, double scale,
                 GpuStream stream, TimePoint deadline);
   Status AwaitPut(TimePoint deadline);

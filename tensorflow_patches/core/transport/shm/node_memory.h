@@ -42,7 +42,7 @@ enum class SleepState : uint32_t {
   kInside,     // inside an operation: additionally the progress of peers in it
 };
 
-// What one rank publishes. Counters only increase, over all operations of the group.
+// One rank's part of the shared state. Counters only increase, over all operations of the group.
 struct RankState {
   // Written by this rank, read by its peers.
   alignas(kCacheLine) std::atomic<uint64_t> put;  // chunks whose data is in its slots
@@ -51,9 +51,12 @@ struct RankState {
   // A futex on which this rank sleeps; Notify increments it.
   alignas(kCacheLine) std::atomic<uint32_t> notifications;
   std::atomic<SleepState> sleep_state;
-  // Used only in the node's first rank: Transport::SharedWord.
+  // Transport::SharedWord: used only in the state of the node's first rank.
   alignas(kCacheLine) std::atomic<uint64_t> word;
+  // Transport::SharedNumbers: written by this rank.
   alignas(kCacheLine) std::atomic<int64_t> numbers[Transport::kSharedNumbers];
+  // Between this rank, which writes to_leader, and the node's first rank, which writes from_leader;
+  // unused in the state of the first rank itself.
   ControlRing to_leader;
   ControlRing from_leader;
 };

@@ -136,8 +136,9 @@ class Batches:
             seeded.append(tf.random)
         if seeded:
             return (
-                "draws from a seeded generator, in an order that one process repeats; with "
-                "workers=2, which allows any order, each rank would make its own batches"
+                "draws from a seeded generator: to repeat one process's numbers, batches must be "
+                "made one after the other. With workers=2, whose order is left to chance anyway, "
+                "the ranks would share the work"
             )
         return None
 
@@ -229,7 +230,8 @@ class Batches:
                 if not waiting:
                     return
                 batch = waiting.popleft().get()
-                if not waiting and not self._processes:  # worker threads have reseeded them
+                if not waiting and not self._processes:
+                    # The worker threads have reseeded them; none draws any more.
                     for generator, state in zip(drawn, states):
                         generators.put(generator, state)
                 yield batch
@@ -295,10 +297,13 @@ class Batches:
 
 
 def dataset_of_all(batches: Batches, spec: Any, label: str) -> Any:
-    """A dataset of all batches; each rank makes its share. None if it may not. Collective."""
+    """A dataset of all batches, of which each rank makes its share. Collective.
+
+    None if they must not be shared, or if the ranks' datasets differ.
+    """
     why = batches.why_not()
     if any(isinstance(leaf, tf.OptionalSpec) for leaf in tf.nest.flatten(spec)):
-        why = "yields absent values"
+        why = "yields None for a part of a batch"
     mine = [why, batches.description(), packing.encode_spec(spec)]
     everyone = control_plane.headers(f"{label}, of Python", mine)
     reasons = [theirs[0] for theirs in everyone if theirs[0]]

@@ -71,6 +71,7 @@ class Number:
 
     @property
     def is_whole(self) -> bool:
+        """Whether it is certainly an integer, as all symbols are."""
         return self.factor.denominator == 1 and all(power > 0 for _, power in self.of)
 
     @property
@@ -79,7 +80,8 @@ class Number:
 
     @property
     def power(self) -> int | str | None:
-        """The power of N; None if it is another function of N; or "counted", or "unknown"."""
+        """The power of N; None if it is another function of N; "counted" if only the number of rows
+        that one mask selects varies; "unknown" for anything else that varies."""
         varying = [(name, power) for name, power in self.of if name[0] in "N#?"]
         kinds = {name[0] for name, _ in varying}
         if "?" in kinds:
@@ -113,11 +115,13 @@ def product(numbers: Iterable[Number]) -> Number:
 
 
 def _combined(how: str, *numbers: Number) -> Number:
+    """A symbol for a function `how` of numbers that is no product: of kind "N" if one depends on N,
+    "?" if one is unknown or counted."""
     powers = {one.power for one in numbers}
     unknown = powers & {"unknown", "counted"}
     kind = "?" if unknown else "" if powers == {0} else "N"
-    text = how.join(f"{one.factor}{one.of}" for one in sorted(numbers, key=repr))
-    return symbol(kind, f"({text})")
+    ordered = numbers if how in ("//", "%") else sorted(numbers, key=repr)
+    return symbol(kind, f"{how}({', '.join(f'{one.factor}{one.of}' for one in ordered)})")
 
 
 def _larger(one: Number, other: Number, sign: int = 1) -> Number:
@@ -128,7 +132,7 @@ def _larger(one: Number, other: Number, sign: int = 1) -> Number:
         raise ValueError
     for size, floor in ((one, other), (other, one)):
         is_size = size.of and size.is_whole and isinstance(size.power, int)
-        if is_size and not floor.of and floor.factor <= size.factor:  # no size is below 1
+        if is_size and not floor.of and floor.factor <= size.factor:  # other sizes are at least 1
             return size if sign > 0 else floor
     return _combined("max" if sign > 0 else "min", one, other)
 

@@ -34,7 +34,7 @@ _evaluations = itertools.count(1)
 _epoch_ends = itertools.count(1)
 _predictions = itertools.count(1)
 _inside = threading.local()  # .on: whether this thread is in a method that over_ranks wraps
-_READS_TEST = "_tf_mpi_read_test"  # attribute of a CallbackList
+_TEST_BATCHES = "_tf_mpi_test_batches"  # attribute of a CallbackList: Batches, or None
 
 _READ_HOOKS = {
     "train_step": ("on_batch_end", "on_train_batch_end"),
@@ -108,8 +108,8 @@ def with_whole_logs(step: str) -> Any:
                 return original(self, batch, logs)
             hook = "_async_train" if step == "train_step" else "_async_test"
             try:
-                # Not stored here, so that logs still alive afterwards are known to be held by a
-                # callback.
+                # No variable here holds what begin() returns: if it is alive at the end, a callback
+                # has kept it.
                 result = original(self, batch, batches.begin(logs, getattr(self, hook, False)))
             except BaseException:
                 batches.leave()
@@ -125,7 +125,7 @@ def with_whole_logs(step: str) -> Any:
 
 def _batches_of(callbacks: Any, step: str) -> batch_logs.Batches | None:
     if step == "test_step":
-        return callbacks.__dict__.get(_READS_TEST)
+        return callbacks.__dict__.get(_TEST_BATCHES)
     fit: _Fit | None = callbacks.__dict__.get("_tf_mpi_fit")
     return None if fit is None else fit.read
 
@@ -156,7 +156,7 @@ def batch_ends(callbacks: Any) -> None:
         return
     if next(fit.batches) == 1:
         _check_averaged(fit, callbacks.model)
-    if fit.agree_on_each_batch and fit.read is None:
+    if fit.agree_on_each_batch and fit.read is None:  # otherwise Batches.end has agreed
         _agree_on_stop(f"{fit.name} batch", callbacks.model)
 
 
@@ -171,7 +171,7 @@ def _averaged_gradients() -> int:
 
 
 def _check_averaged(fit: _Fit, model: Any) -> None:
-    """After the first batch: raises if that changed weights but averaged nothing.
+    """After the first batch: raises if that changed weights, or built them, but averaged nothing.
 
     Not for a script that calls collectives itself.
     """
@@ -212,7 +212,7 @@ def evaluation_begins(callbacks: Any) -> None:
         reads = _reads(callbacks, "test_step")
         label = f"evaluation {next(_evaluations)}"
         everyone = _call_begins(label, callbacks.model, reads)
-        callbacks.__dict__[_READS_TEST] = (
+        callbacks.__dict__[_TEST_BATCHES] = (
             batch_logs.Batches(callbacks.model, "test_step", f"{label} batch")
             if any(everyone)
             else None
@@ -259,7 +259,7 @@ def compiling_nothing(supports_jit: Any) -> Any:
 
 
 def over_ranks(original: Any) -> Any:
-    """Wraps the method that makes logs from metrics.
+    """Wraps _get_metrics_result_or_logs, and tf_keras's counterpart.
 
     It runs once at the end of an epoch of fit, and of an evaluation, on all ranks.
     """
@@ -285,8 +285,8 @@ def synchronize_states(model: Any, label: str) -> None:
     """Averages state that steps change on each rank, such as batch-norm's moving averages.
 
     Moving averages that steps synchronize are already the same on all ranks. Only variables that
-    differ between ranks are changed. Weights that differ, although averages should keep them equal,
-    are reset to rank 0's; a difference beyond rounding is an error.
+    differ between ranks are changed. Trainable weights that differ, although averaged gradients
+    should keep them equal, are reset to rank 0's; a difference beyond rounding is an error.
     """
     if not model.built and not getattr(model, "inputs", None):
         return

@@ -22,7 +22,8 @@ _WEIGHTS = "_tf_mpi_weights"  # attribute of a model: weights of the last batch,
 
 
 def take_weight(model: Any, kind: str, logs: Any) -> None:
-    """After each step: removes the weight that results.note_returned has put into its logs."""
+    """After each step: moves the weight that results.note_returned has put into its logs to the
+    model, for combine_step_logs."""
     if type(logs) is not dict:
         return
     weight = logs.pop(results.WEIGHT, None)
@@ -134,16 +135,17 @@ def _over_ranks(
 def _check_same(label: str, everyone: list[Any]) -> None:
     for rank, theirs in enumerate(everyone):
         if theirs != everyone[0]:
-            differing = sorted(set(theirs) ^ set(everyone[0]))
+            differing = ", ".join(sorted(set(theirs) ^ set(everyone[0])))
+            what = f"different metrics ({differing})" if differing else "metrics in another order"
             raise ValueError(
-                f"{label}: rank {rank} and rank 0 have different metrics ({', '.join(differing)}), "
-                "so there is no value over all ranks' data; give all ranks the same metrics"
+                f"{label}: rank {rank} and rank 0 have {what}, so there is no value over all "
+                "ranks' data; give all ranks the same metrics"
             )
 
 
 def combine_step_logs(model: Any, kind: str, logs: Any, label: str) -> Any:
-    """The logs of a step on all ranks' samples; metrics contain their sums already. Other values
-    stay this rank's if their names differ by rank.
+    """The logs of a step on all ranks' samples. Call it when the metrics' states are sums over the
+    ranks (sum_metrics). Other values stay this rank's if their names differ by rank.
 
     Args:
       kind: "train_step" or "test_step".
@@ -185,7 +187,10 @@ def _result(source: results.Source) -> Any:
 
 
 def _combined(parts: list[tuple[Any, Any]], is_sum: bool) -> Any:
-    """Combines the ranks' (weight, value) pairs; equal values are left unchanged."""
+    """The sum or weighted mean of the ranks' (weight, value) pairs, without those of weight 0.
+
+    A mean of equal values is that value, bit for bit. If shapes differ: rank 0's value.
+    """
     values = [value for weight, value in parts if weight > 0] or [parts[0][1]]
     shape = values[0].shape
     if any(value.shape != shape for value in values):
@@ -214,7 +219,7 @@ def exchange_batch_logs(
 ) -> dict[str, Any]:
     """The logs of a batch for all ranks' samples; `logs` and `values` are this rank's."""
     with _summed_metrics(states, values, f"{label} metrics"):
-        known = model.get_metrics_result()
+        known = model.get_metrics_result()  # not what fit.over_ranks wraps: these are sums already
         if set(known) == set(logs):
             return {name: _number(known[name]) for name in logs}
         whole: dict[str, Any] = combine_step_logs(model, kind, logs, f"{label} logs")

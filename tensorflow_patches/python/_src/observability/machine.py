@@ -14,7 +14,7 @@ from tensorflow.mpi import _build_info, config
 from tensorflow.mpi._src.mpi import library as mpi_library
 
 _SHM = "/dev/shm"
-_NEEDED_SHM = 64 << 20  # bytes, for a node of very many ranks (core/base/sizes.h)
+_NEEDED_SHM = 64 << 20  # bytes, enough for about 100 ranks (core/base/sizes.h)
 _BANDWIDTH_BYTES = 64 << 20  # larger than the caches
 _MEASURED_SECONDS = 0.5
 _PARTS = 5  # of that time; the best one counts
@@ -106,8 +106,10 @@ def _shm_free() -> int:
 
 
 def _shm_fault() -> str:
-    """Why the ranks of this node cannot share memory; "" if they can."""
+    """Why many ranks of this node could not share memory; "" if they can."""
     free = _shm_free()
+    if not os.path.isdir(_SHM):
+        return f"{_SHM} does not exist"
     if free < _NEEDED_SHM:
         return f"{_SHM} has {free >> 20} MB free, but up to {_NEEDED_SHM >> 20} MB is needed"
     if not os.access(_SHM, os.W_OK):
