@@ -58,13 +58,11 @@ def test_a_lock_does_not_show_a_file_that_is_written_by_its_descriptor(monkeypat
     locks = writes.locking(lambda file, operation: None)
     path = tmp_path / "data"
     with writes.opening(open)(path, "wb") as file:
-        descriptor = file.fileno()
-        file.write(b"one ")
-        file.flush()
+        os.write(file.fileno(), b"one ")
         locks(file, 0)
         file.flush()
         assert path.read_bytes() == b""
-        os.write(descriptor, b"two")
+        os.write(file.fileno(), b"two")
     assert path.read_bytes() == b"one two"
 
 

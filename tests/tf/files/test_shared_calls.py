@@ -172,18 +172,3 @@ def test_what_another_rank_uses_remains(ranks):
     late.mkdir("d")
     late.append("log", "new\n")
     assert left() == {"d": None, "log": "old\nnew\n"}
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_a_file_is_renamed_and_removed_before_it_is_closed(ranks, first):
-    for rank in (ranks[first], ranks[1 - first]):
-        rank.mkdir("d.tmp")
-        with rank.open("t.tmp", "w") as file, rank.open("u", "w") as gone:
-            file.write("0")
-            gone.write("1")
-            with rank.open("d.tmp/x", "w") as inside:
-                inside.write("2")
-                rank.rename("d.tmp", "d")
-            rank.replace("t.tmp", "t")
-            rank.remove("u")
-        assert left() == {"d": None, "d/x": "2", "t": "0"}

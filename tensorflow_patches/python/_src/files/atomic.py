@@ -24,7 +24,6 @@ from tensorflow.mpi._src.runtime import group
 
 _HELD_SECONDS = 1.0
 _SPECIAL = ("/proc/", "/sys/")
-_KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access")  # file systems set others themselves
 
 _held: dict[int, weakref.ref[AtomicFile]] = {}  # used without a lock: __del__ runs anywhere
 _lock = threading.Lock()
@@ -67,12 +66,8 @@ class AtomicFile:
             flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_RDWR
             self.descriptor = os.open(self._new, flags, mode)
             self.name = self._new
-        try:
-            self._take_attributes()
-        except OSError:
-            self._remove_name()
-            os.close(self.descriptor)
-            raise
+        with contextlib.suppress(OSError):  # some file systems have no modes
+            os.fchmod(self.descriptor, mode)
         self._open = True
         _hold(self)
 
@@ -81,8 +76,7 @@ class AtomicFile:
         (_yields). Does not close this file.
 
         Args:
-          last: nothing more will be written, or a call for `path` follows; if the file there wins,
-            this version is dropped.
+          last: nothing more will be written; if the file there wins, this version is dropped.
           due: the script has not flushed it, but has kept it open for a second.
 
         Raises OSError if `path` can neither be replaced nor written, unless its folder is gone.
@@ -166,25 +160,7 @@ class AtomicFile:
             return False
         return is_new and (due or there.st_size >= os.fstat(self.descriptor).st_size)
 
-    def _take_attributes(self) -> None:
-        """Takes those of the file that was at `path`, as it would keep them when truncated."""
-        before, own = self._before, os.fstat(self.descriptor)
-        if (before.st_uid, before.st_gid) != (own.st_uid, own.st_gid):
-            os.fchown(self.descriptor, before.st_uid, before.st_gid)
-        attributes: list[str] = []
-        with contextlib.suppress(OSError):  # some file systems have none
-            attributes = os.listxattr(self.path)
-        for name in attributes:
-            if name.startswith(_KEPT_ATTRIBUTES):
-                os.setxattr(self.descriptor, name, os.getxattr(self.path, name))
-        with contextlib.suppress(OSError):  # some file systems have no modes
-            os.fchmod(self.descriptor, stat.S_IMODE(before.st_mode))
-
     def _move_into_place(self) -> bool:
-        with contextlib.suppress(OSError):
-            mode = os.stat(self.path).st_mode
-            if mode != self._before.st_mode:  # the script has changed it meanwhile
-                os.fchmod(self.descriptor, stat.S_IMODE(mode))
         try:
             if self._nameless:
                 # Python makes linkat() follow the symbolic link only if a src_dir_fd is passed.
@@ -233,17 +209,6 @@ def applies(path: object) -> bool:
 def held() -> list[AtomicFile]:
     """The files of this process that are not visible yet."""
     return [file for file in (found() for found in list(_held.values())) if file is not None]
-
-
-def show(paths: list[str]) -> None:
-    """Makes files at or below absolute paths visible, before a call that renames or removes them.
-    Later writes to them are in place."""
-    for file in held():
-        for path in paths:
-            real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-            if (file.path + os.sep).startswith(real + os.sep):
-                with contextlib.suppress(OSError):  # close() raises it again
-                    file.appear(last=True)
 
 
 def show_all() -> None:

@@ -22,7 +22,7 @@ import threading
 import time
 from typing import Any
 
-from tensorflow.mpi._src.files import appends, atomic, journal, names, saves
+from tensorflow.mpi._src.files import appends, journal, names, saves
 from tensorflow.mpi._src.runtime import threads
 
 _DONE_ERRNOS = (errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY)
@@ -47,11 +47,7 @@ def taken_as_done(function: Any) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         name = function.__name__
-        paths = _paths(args, kwargs) if saves.shared() else []
-        atomic.show(paths)
-        # Those of tempfile differ by rank; it calls os.mkdir for a path that does not exist yet.
-        if _thread.makes_all or any(names.pattern(path) != path for path in paths):
-            paths = []
+        paths = _paths(args, kwargs) if saves.shared() and not _thread.makes_all else []
         key = " ".join([name, *paths])
         if not paths or not journal.begin(key):
             return function(*args, **kwargs)
@@ -129,7 +125,8 @@ def _is_done(name: str, paths: list[str], key: str) -> bool:
 def _paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """The absolute paths of a call.
 
-    None of them if they are relative to an open folder, or our own files.
+    None of them if they are relative to an open folder, or differ by rank, such as those of
+    tempfile, which calls os.mkdir for a path that does not exist yet.
     """
     if any(kwargs.get(folder) is not None for folder in ("dir_fd", "src_dir_fd", "dst_dir_fd")):
         return []
@@ -139,7 +136,8 @@ def _paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
         for one in given
         if isinstance(one, (str, bytes, os.PathLike))
     ]
-    return [] if any(one in path for path in paths for one in _HIDDEN) else paths
+    differ = any(names.pattern(path) != path for path in paths)
+    return [] if differ or any(one in path for path in paths for one in _HIDDEN) else paths
 
 
 def _means_done(error: BaseException) -> bool:
