@@ -80,12 +80,13 @@ void* CreateSegment(size_t bytes, SegmentId* id, std::string* why) {
     return nullptr;
   }
   // Allocated now: a full file system is an error here, and would be a SIGBUS later. In older
-  // kernels each signal, such as a profiler's, would interrupt this, and undo it.
+  // kernels each signal, such as a profiler's, would interrupt this, and undo it. sigprocmask,
+  // because pthread_sigmask needs a newer glibc; on Linux both are about the calling thread.
   sigset_t all, before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  sigprocmask(SIG_SETMASK, &all, &before);
   const int error = posix_fallocate(file, 0, static_cast<off_t>(bytes + kKeyBytes));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  sigprocmask(SIG_SETMASK, &before, nullptr);
   if (error != 0) {
     *why = Reason("posix_fallocate", error);
     close(file);
