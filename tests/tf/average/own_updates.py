@@ -47,6 +47,13 @@ def adversarial() -> Callable[[], Any]:
     return step
 
 
+def idle() -> Callable[[], Any]:
+    """Rank 1's updates are zero."""
+    variable = new_variable("idle")
+    rate = 0.0 if RANK == 1 else 0.1
+    return lambda: variable.assign_sub(rate * gradient_of(variable))
+
+
 def accumulated() -> Callable[[], Any]:
     variable = new_variable("accumulated")
     return lambda: variable.assign_sub(0.1 * (gradient_of(variable) + gradient_of(variable)))
@@ -86,5 +93,5 @@ def outcome(case: Callable[[], Callable[[], Any]]) -> str:
     return "alike"
 
 
-cases = [eager, adversarial, accumulated, assigned_in_a_function, own_noise]
+cases = [eager, adversarial, idle, accumulated, assigned_in_a_function, own_noise]
 result({"outcome": outcome({case.__name__: case for case in cases}[sys.argv[1]])})

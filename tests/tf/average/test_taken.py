@@ -20,10 +20,17 @@ def test_gradients_that_scripts_use_equal_one_process(launch, scripts, size, arg
         assert_close(ranks[-1][case], weights, 1e-5)
 
 
-OWN_UPDATES = ["adversarial", "eager", "accumulated", "assigned_in_a_function", "own_noise"]
+OWN_UPDATES = [
+    "adversarial",
+    "idle",
+    "eager",
+    "accumulated",
+    "assigned_in_a_function",
+    "own_noise",
+]
 
 
-@pytest.mark.parametrize("case", [OWN_UPDATES[0], *map(full, OWN_UPDATES[1:])])
+@pytest.mark.parametrize("case", [*OWN_UPDATES[:2], *map(full, OWN_UPDATES[2:])])
 def test_different_updates_by_rank_are_an_error_after_the_first_step(launch, scripts, case):
     """Not pooled, because only the first updates of a process are compared."""
     run = launch(scripts / "own_updates.py", np=2, args=[case]).check()

@@ -20,8 +20,10 @@ from tensorflow.mpi._src.variables import large_variables, naming
 trained: set[str] = set()  # keys of variables whose gradients were taken
 
 _comparisons = itertools.count(1)
+_calls = itertools.count(1)  # of taken_eagerly
 # Handles of variables whose gradients were taken eagerly, by key; None after the first step.
 _first_step: weakref.WeakValueDictionary[str, Any] | None = weakref.WeakValueDictionary()
+_compared: dict[str, int] = {}  # digests of the last comparison of _first_step, equal on all ranks
 _updates_checked = False  # whether updates without an average are compared, here or by Keras's fit
 
 
@@ -53,21 +55,27 @@ def assigned(graph: Any, op: Any, numbers: list[Any]) -> None:
 def taken_eagerly(variables: list[Any]) -> None:
     """Called when gradients are taken eagerly and, as far as known, ranks have the same data.
 
-    The first step is over once the gradient of a variable that has changed is taken again: a step
-    may take several gradients before it updates (accumulation), or update in turns (a GAN).
+    Compares at calls 2, 4, 8, ..., which all ranks reach, until a variable is equal on all ranks
+    but has changed since the last comparison. So a first step of n calls, for example one that
+    accumulates gradients, is compared within the second. Updates are not looked for at every call:
+    a rank whose own update is zero would come to another answer than the others.
     """
-    global _first_step
+    global _first_step, _compared
     step = _first_step  # another thread may end it
     if step is None:
         return
-    for handle in (variable.handle for variable in variables):
-        now = large_variables.digest(handle)
-        if now != handle.__dict__.setdefault("_tf_mpi_taken_at", now):
-            _first_step = None
-            if c_api.stats()["gradients"] == 0:
-                compare(list(step.values()))
-            return
-        step[_handle_key(handle)] = handle
+    for variable in variables:
+        step[_handle_key(variable.handle)] = variable.handle
+    call = next(_calls)
+    if call == 1 or call & (call - 1) != 0:
+        return
+    if c_api.stats()["gradients"] != 0:
+        _first_step = None
+        return
+    found = compare(list(step.values()))
+    if any(_compared.get(name, digest) != digest for name, digest in found.items()):
+        _first_step = None
+    _compared = found
 
 
 def function_called(graph: Any) -> None:
@@ -80,23 +88,35 @@ def function_called(graph: Any) -> None:
         compare(list(handles.values()))
 
 
-def compare(handles: list[Any]) -> None:
-    """Collective, after the first step. Raises RuntimeError if these variables differ by rank."""
-    found = differing(handles)
+def compare(handles: list[Any]) -> dict[str, int]:
+    """Collective, after the first step: rank 0's digests by name. Raises RuntimeError if these
+    variables differ by rank."""
+    everyone = _digests(handles)
+    found = _difference(everyone)
     if found is not None:
         raise RuntimeError(_message(*found))
     mark_checked()
+    return everyone[0]
 
 
-def differing(handles: list[Any]) -> tuple[str, int] | None:
-    """Collective: a variable that differs by rank, and a rank whose value is not rank 0's; None if
-    all are equal."""
+def differ(handles: list[Any]) -> bool:
+    """Collective: whether any of these variables differs by rank."""
+    return _difference(_digests(handles)) is not None
+
+
+def _digests(handles: list[Any]) -> list[dict[str, int]]:
+    """The digests of these variables by name, of each rank."""
     label = f"own updates {next(_comparisons)}"
     with tf.init_scope():
         found = {
             c_api.variable_name(*naming.handle_name(h)): large_variables.digest(h) for h in handles
         }
-    everyone = control_plane.headers(label, found)
+    return control_plane.headers(label, found)
+
+
+def _difference(everyone: list[dict[str, int]]) -> tuple[str, int] | None:
+    """A variable that differs by rank, and a rank whose value is not rank 0's; None if all are
+    equal."""
     for rank, theirs in enumerate(everyone):
         for name in theirs:
             if name in everyone[0] and theirs[name] != everyone[0][name]:

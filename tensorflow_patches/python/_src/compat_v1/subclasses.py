@@ -42,7 +42,7 @@ def guard_subclass(optimizer: Any) -> None:
 def _are_identical(variables: list[Any]) -> bool:
     if not tf.executing_eagerly():
         return False
-    return own_updates.differing([variable.handle for variable in variables]) is None
+    return not own_updates.differ([variable.handle for variable in variables])
 
 
 def _no_apply_op(optimizer: Any) -> str:
