@@ -38,15 +38,21 @@ std::string DescribeDifference(const std::string& name, int first_rank, const Si
     return "'" + what + "': rank " + std::to_string(first_rank) + " has " + one + ", rank " +
            std::to_string(second_rank) + " has " + other;
   };
+  // Named only where the ranks differ in it, because nearly every gradient is weighted.
+  const bool names_weight = first.weighted != second.weighted;
+  const auto describe = [&](const Signature& signature) {
+    const char* const weight = signature.weighted ? ", weighted" : ", not weighted";
+    return Describe(signature) + (names_weight ? weight : "");
+  };
   if (first.parts == nullptr || second.parts == nullptr || first.parts == second.parts) {
-    return sentence(name, Describe(first), Describe(second));
+    return sentence(name, describe(first), describe(second));
   }
   const Parts& a = *first.parts;
   const Parts& b = *second.parts;
-  const auto part = [](const Signature& signature, size_t i) {
+  const auto part = [&](const Signature& signature, size_t i) {
     Signature one = signature;
     one.shape = signature.parts->shapes[i];
-    return Describe(one);
+    return describe(one);
   };
   for (size_t i = 0; i < a.names.size() && i < b.names.size(); ++i) {
     if (a.names[i] != b.names[i]) {

@@ -237,6 +237,20 @@ TEST_F(CoordinatorTest, AMismatchNamesBothRanksAndWhatTheyHave) {
       << "in the order of the ranks, not of their coming";
 }
 
+TEST_F(CoordinatorTest, AMismatchOfTheWeightAloneIsNamed) {
+  Start(2);
+  Signature weighted = Average({3});
+  weighted.weighted = true;
+  Ready(0, "w", weighted);
+  Ready(1, "w", Average({3}));
+  const ResponseList response_list = Decide();
+  ASSERT_EQ(response_list.errors.size(), 1u);
+  EXPECT_EQ(response_list.errors[0].message,
+            "the ranks disagree on 'w': rank 0 has allreduce average of float32 [3], weighted, "
+            "rank 1 has allreduce average of float32 [3], not weighted; all ranks must build the "
+            "same model, and call collectives with the same dtype and shape");
+}
+
 TEST_F(CoordinatorTest, AMismatchOfTensorsThatShareARequestNamesTheFirstThatDiffers) {
   const auto of_parts = [](const std::vector<std::string>& names, int64_t size) {
     Parts parts;

@@ -53,14 +53,21 @@ MPI_Op ToMpi(ReduceOp op) {
   }
 }
 
+// MPI_IN_PLACE must be passed by all ranks or by none. A rank that weights its gradient, or has no
+// request, packs into `out`, so every rank has its input there.
+void MoveInput(const void* in, void* out, size_t bytes) {
+  if (in != out) std::memcpy(out, in, bytes);
+}
+
 // For small data, in one call: MPI's trees take fewer messages than an exchange.
 int AllreduceSmall(const Group& group, const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline, char* error) {
+  MoveInput(in, out, reduction.count * SizeOf(reduction.type));
   MPI_Request request = MPI_REQUEST_NULL;
   TFMPI_RETURN_IF_ERROR(
       "MPI_Iallreduce",
-      MPI_Iallreduce(in == out ? MPI_IN_PLACE : in, out, static_cast<int>(reduction.count),
-                     ToMpi(reduction.type), ToMpi(reduction.op), group.comm, &request));
+      MPI_Iallreduce(MPI_IN_PLACE, out, static_cast<int>(reduction.count), ToMpi(reduction.type),
+                     ToMpi(reduction.op), group.comm, &request));
   const int result = Wait(&request, deadline, "MPI_Iallreduce", error);
   // Scales: reduction.type is a wire type, so there is nothing to convert.
   if (result == kTfMpiOk) Unpack(reduction.type, out, out, reduction.count, reduction.scale);
@@ -148,21 +155,22 @@ int PlainAllreduce(const void* in, void* out, const TfMpiReduction* terms, doubl
   const Reduction reduction = ToReduction(*terms);
   const Group& group = GetState().data;
   const TimePoint deadline = DeadlineIn(std::max(seconds, 0.0));
+  MoveInput(in, out, reduction.count * SizeOf(reduction.type));
   constexpr size_t kMax = size_t{1} << 30;  // MPI's counts are ints
   for (size_t start = 0; start < reduction.count; start += kMax) {
     const size_t offset = start * SizeOf(reduction.type);
-    const void* const from = in == out ? MPI_IN_PLACE : static_cast<const char*>(in) + offset;
     void* const to = static_cast<char*>(out) + offset;
     const int count = static_cast<int>(std::min(kMax, reduction.count - start));
     const MPI_Datatype type = ToMpi(reduction.type);
     const MPI_Op op = ToMpi(reduction.op);
     if (seconds < 0) {
-      TFMPI_RETURN_IF_ERROR("MPI_Allreduce", MPI_Allreduce(from, to, count, type, op, group.comm));
+      TFMPI_RETURN_IF_ERROR("MPI_Allreduce",
+                            MPI_Allreduce(MPI_IN_PLACE, to, count, type, op, group.comm));
       continue;
     }
     MPI_Request request = MPI_REQUEST_NULL;
     TFMPI_RETURN_IF_ERROR("MPI_Iallreduce",
-                          MPI_Iallreduce(from, to, count, type, op, group.comm, &request));
+                          MPI_Iallreduce(MPI_IN_PLACE, to, count, type, op, group.comm, &request));
     if (const int result = Wait(&request, deadline, "MPI_Iallreduce", error); result != kTfMpiOk) {
       return result;
     }
@@ -203,9 +211,8 @@ int Allgather(const void* in, void* out, const size_t* bytes, double seconds, ch
   if (total >= (size_t{1} << 30)) {
     return AllgatherByBroadcasts(in, static_cast<char*>(out), bytes, deadline, error);
   }
-  // MPI_IN_PLACE must be passed by all ranks or by none, so an input that is elsewhere is copied.
   char* const own = static_cast<char*>(out) + offsets[state.data.rank];
-  if (in != own && bytes[state.data.rank] != 0) std::memcpy(own, in, bytes[state.data.rank]);
+  if (bytes[state.data.rank] != 0) MoveInput(in, own, bytes[state.data.rank]);
   MPI_Request request = MPI_REQUEST_NULL;
   TFMPI_RETURN_IF_ERROR("MPI_Iallgatherv",
                         MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, out, counts, offsets, MPI_BYTE,

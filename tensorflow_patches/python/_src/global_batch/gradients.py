@@ -137,7 +137,12 @@ def _scaled(part: Any, target: Any) -> tuple[Any, Any]:
         return target, None
     found = [_terms(part, one) for one in targets]
     if any(terms is None for terms in found):
-        log.debug("a gradient is taken of a value that is neither a mean nor a sum over samples")
+        # The analysis of the step has found terms, or has not come to this gradient.
+        log.once(
+            "a gradient is taken of a value that is neither a mean nor a sum over samples, so the "
+            "average of the ranks' gradients is not one process's. Compute the loss as a mean over "
+            "samples, or from tf.mpi.gather_batch(x)"
+        )
         return target, None
     terms = [term for one in found for term in one or ()]
     if site is not None and len(site.terms) == len(terms):
