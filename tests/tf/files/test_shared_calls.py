@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tensorflow.mpi._src.files import journal, shared_calls
 
+from extras import load
 from tiers import full
 
 FAIL_ALONE = [
@@ -84,3 +88,87 @@ def test_a_rank_that_died_in_a_call_is_waited_for_once(monkeypatch, tmp_path):
         seconds.append(time.monotonic() - before)
     os.close(file)
     assert seconds[1] < 0.4 < seconds[0]
+
+
+class Rank:
+    """A rank of two on this node, by modules of its own. Its methods are the script's calls."""
+
+    def __init__(self, number: int) -> None:
+        modules = load("tensorflow.mpi._src.replaced.python")
+        modules.writes.saves.shared = lambda: True
+        modules.writes.group.rank = number
+        modules.writes.versions.warn_of_drop = lambda *_: None
+        modules.writes.differing_names.note = lambda _: None
+        modules.writes.journal._job, modules.writes.journal._own = "job", number
+        modules.shared_calls.names.pattern = lambda path, short=False: path  # of pytest's folder
+        self.open = modules.writes._OPEN
+        for function in (os.mkdir, os.rmdir, os.remove, os.rename, os.replace, shutil.move):
+            setattr(self, function.__name__, modules.shared_calls.taken_as_done(function))
+        self.rmtree = modules.shared_calls.removing(shutil.rmtree)
+
+    def write(self, path: str, text: str) -> None:
+        with self.open(path, "w") as file:
+            file.write(text)
+
+    def append(self, path: str, text: str) -> None:
+        with self.open(path, "a") as file:
+            file.write(text)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("private")))
+        yield [Rank(0), Rank(1)]
+
+
+@pytest.fixture
+def ranks(both, monkeypatch, tmp_path) -> Any:
+    """In an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return both
+
+
+def left() -> dict[str, str | None]:
+    """The files and, with None, the folders."""
+    return {
+        str(path): None if path.is_dir() else path.read_text() for path in sorted(Path().rglob("*"))
+    }
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(
+    ("script", "files"),
+    [
+        ("write t.tmp 0; replace t.tmp t; write t 1", {"t": "1"}),
+        ("write t.tmp 0; move t.tmp t; write t.tmp 1; move t.tmp t", {"t": "1"}),
+        ("mkdir d.tmp; write d.tmp/x 0; rename d.tmp d; write d/x 1", {"d": None, "d/x": "1"}),
+        ("write a 0; remove a", {}),
+        ("append log 0; remove log", {}),
+        ("append log 0; replace log a; write a 1", {"a": "1"}),
+        ("mkdir d; rmtree d", {}),
+        ("mkdir d; rmdir d; mkdir d; write d/x 0", {"d": None, "d/x": "0"}),
+        ("mkdir d; mkdir d/e; write d/e/x 0; rmtree d", {}),
+    ],
+)
+def test_a_rank_that_comes_when_another_is_done_changes_nothing(ranks, first, script, files):
+    for rank in (ranks[first], ranks[1 - first]):
+        for call in script.split("; "):
+            name, *args = call.split()
+            getattr(rank, name)(*args)
+    assert left() == files
+
+
+def test_what_another_rank_uses_remains(ranks):
+    early, late = ranks
+    for rank in ranks:
+        rank.mkdir("d")
+        rank.append("log", "old\n")
+        if rank is late:  # these are now the late rank's
+            early.mkdir("d")
+            early.append("log", "new\n")
+        rank.rmtree("d")
+        rank.remove("log")
+    late.mkdir("d")
+    late.append("log", "new\n")
+    assert left() == {"d": None, "log": "old\nnew\n"}

@@ -54,6 +54,7 @@ class Raw(io.FileIO):
         name = os.path.abspath(os.fsdecode(path))
         with _lock:
             path = _renamed.get(name, path)
+        is_new = not os.path.lexists(path)
         super().__init__(path, "a+")  # also reads what other ranks have appended
         status = os.fstat(self.fileno())
         with _lock:
@@ -64,6 +65,8 @@ class Raw(io.FileIO):
                 size = min(int(journal.publish(key, str(status.st_size))[0]), status.st_size)
                 file = _files[known] = _File(size)
         self._file = file
+        if is_new:
+            journal.note_made(os.path.abspath(os.fsdecode(path)))
         self.seek(0, os.SEEK_END)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
@@ -131,6 +134,17 @@ def warn_of_different_text() -> None:
                     "once per node. To append on one rank only: if tf.mpi.rank() == 0",
                     key="all append",
                 )
+
+
+def has_text_of_others(path: str) -> bool:
+    """Whether the file at `path` has text that another rank has appended and this rank has not."""
+    with contextlib.suppress(OSError), _lock:
+        status = os.stat(path)
+        return any(
+            (name, inode) == (path, status.st_ino) and status.st_size > file.begin + file.own_bytes
+            for (name, inode, _), file in _files.items()
+        )
+    return False
 
 
 def note_truncation(path: Any) -> int:

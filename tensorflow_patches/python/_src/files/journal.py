@@ -35,6 +35,8 @@ _file: int | None = None  # open until the process exits
 _read = 0  # bytes of the file read so far
 _read_lines = 0
 _calls: dict[str, _Calls] = collections.defaultdict(lambda: _Calls())  # by key
+# What this rank has made: path -> (inode, position() after that).
+_made: dict[str, tuple[int, int]] = {}
 
 
 class _Calls:
@@ -144,6 +146,23 @@ def position() -> int:
         if _file is not None:
             _read_notes()
         return _read_lines
+
+
+def note_made(path: str) -> None:
+    """Notes that this rank has made, or written, the absolute path `path`."""
+    with contextlib.suppress(OSError):
+        _made[path] = os.lstat(path).st_ino, position()
+
+
+def made_since(since: int, path: str) -> list[str]:
+    """What this rank has made as `path`, or in that folder, after position `since`, and what is
+    still there."""
+    made = []
+    for one, (inode, made_at) in list(_made.items()):
+        if made_at > since and (one + os.sep).startswith(path + os.sep):
+            with contextlib.suppress(OSError):
+                made += [one] if os.lstat(one).st_ino == inode else []
+    return made
 
 
 def made_by_another(key: str) -> bool:

@@ -3,7 +3,8 @@
 All ranks run the script's os.mkdir("run") on one disk. The first rank succeeds, and the others find
 that the folder exists, although the script creates it once. Worse, a rank that comes late to
 os.rename("log", "log.old") would rename the log that another rank has begun since. So a renaming or
-removal that another rank of the node has made more often counts as made (_is_done). And any call
+removal that another rank of the node has made more often counts as made: what the late rank itself
+has made for it, such as a temporary file, is dropped (_is_done). And any call
 that fails because its result is there already succeeds, if another rank has made it since this
 rank's previous one. The calls of other nodes are not known: there the error is raised, and
 explanations.py explains it.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import inspect
 import os
 import shutil
 import threading
@@ -37,9 +39,6 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-
-# What this rank has made: path -> (inode, the journal's position after that).
-_made: dict[str, tuple[int, int]] = {}
 
 
 def taken_as_done(function: Any) -> Any:
@@ -66,7 +65,7 @@ def taken_as_done(function: Any) -> Any:
             else:
                 journal.succeed(key, returned if isinstance(returned, str) else None)
                 if name in _MAKES or len(paths) > 1:
-                    note_made(paths[-1])
+                    journal.note_made(paths[-1])
         if name not in _MAKES:
             for path in paths:
                 appends.note_truncation(path)
@@ -103,40 +102,24 @@ def making_all() -> contextlib.AbstractContextManager[None]:
     return threads.inside(_thread, makes_all=True)
 
 
-def note_made(path: str) -> None:
-    """Notes that this rank has made, or written, the absolute path `path`."""
-    with contextlib.suppress(OSError):
-        _made[path] = os.lstat(path).st_ino, journal.position()
-
-
 def _is_done(name: str, paths: list[str], key: str) -> bool:
     """Whether this rank need not make a call that another rank has made more often.
 
-    What this rank itself has made since that one, such as a temporary file, must still be moved or
-    removed. Files are removed here, without a note; folders stay. A move is also needed if nothing
-    is at its target.
+    A move is needed if nothing is at its target. Otherwise what this rank has made since that one
+    as the source, such as a temporary file, is an older version: it is removed here, without a
+    note, except for what other ranks use.
     """
-    since, inside = journal.last_success(key), paths[0] + os.sep
-    own = [
-        path
-        for path, (inode, position) in list(_made.items())
-        if position > since
-        and (path == paths[0] or path.startswith(inside))
-        and _has_inode(path, inode)
-    ]
-    if name in _MOVES:
-        return not own and os.path.lexists(paths[-1])
-    unlink = getattr(os.unlink, "__wrapped__", os.unlink)
-    for path in own:
-        with contextlib.suppress(OSError):  # a folder
-            unlink(path)
+    if name in _MOVES and not os.path.lexists(paths[-1]):
+        return False
+    own = journal.made_since(journal.last_success(key), paths[0])
+    for path in sorted(own, reverse=True):  # first what is in a folder
+        is_folder = os.path.isdir(path) and not os.path.islink(path)
+        with contextlib.suppress(OSError):  # a folder that is not empty
+            if is_folder and not any(journal.is_behind(f"{make} {path}") for make in _MAKES):
+                inspect.unwrap(os.rmdir)(path)
+            elif not is_folder and not appends.has_text_of_others(path):
+                inspect.unwrap(os.unlink)(path)
     return True
-
-
-def _has_inode(path: str, inode: int) -> bool:
-    with contextlib.suppress(OSError):
-        return os.lstat(path).st_ino == inode
-    return False
 
 
 def _paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:

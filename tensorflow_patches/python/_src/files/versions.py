@@ -13,7 +13,7 @@ import filecmp
 import os
 from typing import Any
 
-from tensorflow.mpi._src.files import journal, names, saves, shared_calls
+from tensorflow.mpi._src.files import journal, names, saves
 from tensorflow.mpi._src.runtime import c_api, group, log
 
 # Files that this rank has read after another rank had already written the version that this rank
@@ -55,7 +55,7 @@ def end(path: str, noted: bool, settled: bool, placed: bool) -> None:
     if noted:
         (journal.succeed if settled else journal.fail)(_key(path))
     if placed:
-        shared_calls.note_made(path)
+        journal.note_made(path)
 
 
 def warn_of_drop(path: str, descriptor: int) -> None:
