@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 from common import result
@@ -31,6 +32,12 @@ def call(what: str, function: Callable[[], object]) -> None:
         function()
     except (OSError, tf.errors.OpError) as error:
         failed.append(f"{what}: {type(error).__name__}")
+
+
+def move(source: Any, target: Any) -> str:
+    returned = shutil.move(source, target)
+    assert returned is target
+    return str(returned)
 
 
 def replaces(epoch: int) -> None:
@@ -90,7 +97,16 @@ call("remove again", lambda: os.remove(FOLDER / "gone"))
 call("remove of none", lambda: os.remove(FOLDER / "none"))
 call("rename into none", lambda: os.rename(FOLDER / "state", FOLDER / "none" / "state"))
 tf.mpi.barrier()
-with tempfile.TemporaryDirectory(dir=FOLDER) as own:  # the names differ
+unpacked = Path(tempfile.mkdtemp(dir=FOLDER))  # the names differ
+(unpacked / "file").write_text("unpacked")
+call("move of an own folder", lambda: moved.append(move(unpacked, FOLDER / "unpacked")))
+for epoch in range(20):
+    descriptor, name = tempfile.mkstemp(dir=FOLDER)
+    os.write(descriptor, str(epoch).encode())
+    os.close(descriptor)
+    call("replace by an own file", functools.partial(os.replace, name, FOLDER / "whole"))
+tf.mpi.barrier()
+with tempfile.TemporaryDirectory(dir=FOLDER) as own:
     own_is_new = not os.listdir(own)
     (Path(own) / "file").touch()
 tf.mpi.barrier()
@@ -102,6 +118,7 @@ late_files = {
     "late": late,
     "logs": [(FOLDER / name).read_text() for name in ("log", "log.1")],
     "version": (FOLDER / "version").read_text(),
+    "whole": (FOLDER / "whole").read_text(),
 }
 result(
     {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from typing import Any
 
 import pytest
 
@@ -16,10 +18,59 @@ def test_a_file_on_a_file_system_without_modes(monkeypatch, tmp_path, named):
 
     atomic = load("tensorflow.mpi._src.files.atomic")
     monkeypatch.setattr(os, "fchmod", refuse)
+    atomic.AtomicFile(str(tmp_path / "first")).close()  # the node's lock remains open
     before = os.listdir("/proc/self/fd")
     file = atomic.AtomicFile(str(tmp_path / "file"), named)
     os.write(file.descriptor, b"new")
     file.close()
     assert os.listdir("/proc/self/fd") == before
-    assert os.listdir(tmp_path) == ["file"]
+    assert sorted(os.listdir(tmp_path)) == ["file", "first"]
     assert (tmp_path / "file").read_bytes() == b"new"
+
+
+@pytest.fixture(scope="module")
+def opens() -> Any:
+    """Replaces open()."""
+    writes = load("tensorflow.mpi._src.files.writes")
+    writes.saves.shared = lambda: True
+    writes.differing_names.note = lambda _: None
+    return writes._OPEN
+
+
+def test_a_flush_shows_what_was_written_through_the_descriptor(opens, tmp_path):
+    path = tmp_path / "file"
+    with opens(path, "w") as file:
+        file.write("header ")
+        file.fileno()
+        file.flush()  # as NumPy and PIL do before they write
+        assert path.read_text() == ""
+        subprocess.run(["printf", "data"], stdout=file, check=True)
+        file.flush()
+        assert path.read_text() == "header data"
+
+
+def test_the_mode_may_change_while_a_file_is_open(opens, tmp_path):
+    path = tmp_path / "file"
+    with opens(path, "w"):
+        path.chmod(0o640)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_file_keeps_its_owner_and_attributes(opens, monkeypatch, tmp_path, refused):
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    path = tmp_path / "file"
+    path.write_text("old")
+    os.chown(path, 1, 2)
+    os.setxattr(path, "user.note", b"x")
+    if refused:  # it is written in place
+        monkeypatch.setattr(os, "fchown", refuse)
+    with opens(path, "w") as file:
+        file.write("new")
+    assert os.listdir(tmp_path) == ["file"]
+    status = path.stat()
+    assert (status.st_uid, status.st_gid, os.getxattr(path, "user.note")) == (1, 2, b"x")
+    assert path.read_text() == "new"

@@ -58,11 +58,13 @@ def test_a_lock_does_not_show_a_file_that_is_written_by_its_descriptor(monkeypat
     locks = writes.locking(lambda file, operation: None)
     path = tmp_path / "data"
     with writes.opening(open)(path, "wb") as file:
-        os.write(file.fileno(), b"one ")
+        descriptor = file.fileno()
+        file.write(b"one ")
+        file.flush()
         locks(file, 0)
         file.flush()
         assert path.read_bytes() == b""
-        os.write(file.fileno(), b"two")
+        os.write(descriptor, b"two")
     assert path.read_bytes() == b"one two"
 
 

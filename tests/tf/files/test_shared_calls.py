@@ -100,7 +100,9 @@ class Rank:
         modules.writes.versions.warn_of_drop = lambda *_: None
         modules.writes.differing_names.note = lambda _: None
         modules.writes.journal._job, modules.writes.journal._own = "job", number
-        modules.shared_calls.names.pattern = lambda path, short=False: path  # of pytest's folder
+        modules.writes.journal._has_all_ranks = True
+        self.own = f"own{number}"
+        modules.shared_calls.names.pattern = lambda path: path.replace(self.own, "*")
         self.open = modules.writes._OPEN
         for function in (os.mkdir, os.rmdir, os.remove, os.rename, os.replace, shutil.move):
             setattr(self, function.__name__, modules.shared_calls.taken_as_done(function))
@@ -144,19 +146,59 @@ def left() -> dict[str, str | None]:
         ("write t.tmp 0; move t.tmp t; write t.tmp 1; move t.tmp t", {"t": "1"}),
         ("mkdir d.tmp; write d.tmp/x 0; rename d.tmp d; write d/x 1", {"d": None, "d/x": "1"}),
         ("write a 0; remove a", {}),
-        ("append log 0; remove log", {}),
-        ("append log 0; replace log a; write a 1", {"a": "1"}),
         ("mkdir d; rmtree d", {}),
         ("mkdir d; rmdir d; mkdir d; write d/x 0", {"d": None, "d/x": "0"}),
         ("mkdir d; mkdir d/e; write d/e/x 0; rmtree d", {}),
+        ("write own 0; replace own t; write own 1; replace own t; write t 2", {"t": "2"}),
+        ("mkdir own; write own/x 0; rename own d; write d/x 1", {"d": None, "d/x": "1"}),
+        ("mkdir own; rename own d; rmdir d", {}),
+        ("write own 0; move own t; write t 1; remove t; write t 2", {"t": "2"}),
     ],
 )
 def test_a_rank_that_comes_when_another_is_done_changes_nothing(ranks, first, script, files):
     for rank in (ranks[first], ranks[1 - first]):
         for call in script.split("; "):
-            name, *args = call.split()
+            name, *args = call.replace("own", rank.own).split()
             getattr(rank, name)(*args)
     assert left() == files
+
+
+def test_what_another_rank_has_written_since_remains(ranks):
+    early, late = ranks
+    early.write("t", "0")
+    early.remove("t")
+    late.write("t", "0")
+    early.write("t", "1")
+    late.remove("t")
+    late.write("t", "1")
+    assert left() == {"t": "1"}
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_an_older_version_of_a_late_rank_is_not_taken_for_the_own(ranks, late):
+    late, early = ranks[late], ranks[1 - late]
+    early.write("t.tmp", "0")
+    early.replace("t.tmp", "t")
+    with late.open("t.tmp", "w") as older:
+        older.write("0")
+        newer = early.open("t.tmp", "w")
+        newer.write("1")
+    newer.close()
+    late.replace("t.tmp", "t")
+    early.replace("t.tmp", "t")
+    late.write("t.tmp", "1")
+    late.replace("t.tmp", "t")
+    assert left() == {"t": "1"}
+
+
+def test_a_file_of_the_inode_of_a_removed_one_is_not_taken_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "_made", {})
+    path = tmp_path / "t"
+    path.write_text("0")
+    journal.note_made("write t", str(path), path.stat())
+    assert journal.made_since(-1, str(tmp_path)) == [str(path)]
+    os.utime(path, ns=(0, 0))
+    assert journal.made_since(-1, str(tmp_path)) == []
 
 
 def test_what_another_rank_uses_remains(ranks):
@@ -172,3 +214,18 @@ def test_what_another_rank_uses_remains(ranks):
     late.mkdir("d")
     late.append("log", "new\n")
     assert left() == {"d": None, "log": "old\nnew\n"}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_file_is_renamed_and_removed_before_it_is_closed(ranks, first):
+    for rank in (ranks[first], ranks[1 - first]):
+        rank.mkdir("d.tmp")
+        with rank.open("t.tmp", "w") as file, rank.open("u", "w") as gone:
+            file.write("0")
+            gone.write("1")
+            with rank.open("d.tmp/x", "w") as inside:
+                inside.write("2")
+                rank.rename("d.tmp", "d")
+            rank.replace("t.tmp", "t")
+            rank.remove("u")
+        assert left() == {"d": None, "d/x": "2", "t": "0"}

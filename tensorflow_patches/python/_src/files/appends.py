@@ -54,7 +54,6 @@ class Raw(io.FileIO):
         name = os.path.abspath(os.fsdecode(path))
         with _lock:
             path = _renamed.get(name, path)
-        is_new = not os.path.lexists(path)
         super().__init__(path, "a+")  # also reads what other ranks have appended
         status = os.fstat(self.fileno())
         with _lock:
@@ -65,8 +64,6 @@ class Raw(io.FileIO):
                 size = min(int(journal.publish(key, str(status.st_size))[0]), status.st_size)
                 file = _files[known] = _File(size)
         self._file = file
-        if is_new:
-            journal.note_made(os.path.abspath(os.fsdecode(path)))
         self.seek(0, os.SEEK_END)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
@@ -136,17 +133,6 @@ def warn_of_different_text() -> None:
                 )
 
 
-def has_text_of_others(path: str) -> bool:
-    """Whether the file at `path` has text that another rank has appended and this rank has not."""
-    with contextlib.suppress(OSError), _lock:
-        status = os.stat(path)
-        return any(
-            (name, inode) == (path, status.st_ino) and status.st_size > file.begin + file.own_bytes
-            for (name, inode, _), file in _files.items()
-        )
-    return False
-
-
 def note_truncation(path: Any) -> int:
     """Called when the script opens `path` to overwrite it, renames or removes it. Returns the
     number of such calls for `path` so far."""
@@ -169,8 +155,9 @@ def renamed(path: str, now: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone_on_node() -> Iterator[None]:
-    """Keeps other threads and other ranks of the node from appending. After _LOCK_SECONDS it
-    continues without the ranks' lock. May be nested."""
+    """Keeps other threads and other ranks of the node from appending, from placing a file and from
+    the calls of shared_calls.py that take a moment. After _LOCK_SECONDS it continues without the
+    ranks' lock. May be nested."""
     global _is_alone, _lock_file
     with _lock:
         if _is_alone:

@@ -19,11 +19,12 @@ import threading
 import time
 import weakref
 
-from tensorflow.mpi._src.files import names, saves, versions
+from tensorflow.mpi._src.files import appends, names, saves, versions
 from tensorflow.mpi._src.runtime import group
 
 _HELD_SECONDS = 1.0
 _SPECIAL = ("/proc/", "/sys/")
+_KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access")  # file systems set others themselves
 
 _held: dict[int, weakref.ref[AtomicFile]] = {}  # used without a lock: __del__ runs anywhere
 _lock = threading.Lock()
@@ -50,6 +51,7 @@ class AtomicFile:
         self._since = time.monotonic()
         self._appearing = threading.Lock()
         self._appeared = False
+        self._placed = False  # whether it has appeared as a file of its own
         self.path = os.path.realpath(path)
         folder = os.path.dirname(self.path)
         self._new = os.path.join(folder, f".tensorflow-mpi-{secrets.token_hex(8)}")
@@ -66,8 +68,12 @@ class AtomicFile:
             flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_RDWR
             self.descriptor = os.open(self._new, flags, mode)
             self.name = self._new
-        with contextlib.suppress(OSError):  # some file systems have no modes
-            os.fchmod(self.descriptor, mode)
+        try:
+            self._take_attributes()
+        except OSError:
+            self._remove_name()
+            os.close(self.descriptor)
+            raise
         self._open = True
         _hold(self)
 
@@ -76,14 +82,17 @@ class AtomicFile:
         (_yields). Does not close this file.
 
         Args:
-          last: nothing more will be written; if the file there wins, this version is dropped.
+          last: nothing more will be written, or a call for `path` follows; if the file there wins,
+            this version is dropped.
           due: the script has not flushed it, but has kept it open for a second.
 
         Raises OSError if `path` can neither be replaced nor written, unless its folder is gone.
         """
         if self._process != os.getpid():
             return  # it belongs to the parent process
-        with self._appearing:
+        if self._appeared:
+            return
+        with appends.alone_on_node(), self._appearing:
             if self._appeared or not self._open:
                 return
             yields = self._yields(last, due)
@@ -94,13 +103,16 @@ class AtomicFile:
                 if yields:
                     versions.warn_of_drop(self.path, self.descriptor)
                     self._remove_name()
-                elif not self._move_into_place() and os.path.isdir(os.path.dirname(self.path)):
-                    self._copy()
-                    if not last:
-                        return  # data written later must be copied again
+                else:
+                    self._placed = self._move_into_place()
+                    if not self._placed and os.path.isdir(os.path.dirname(self.path)):
+                        self._copy()
+                        if not last:
+                            return  # data written later must be copied again
                 self._appeared = True
             finally:
-                versions.end(self.path, noted, self._appeared, self._appeared and not yields)
+                versions.end(self.path, noted, self._appeared)
+                self._note()
         _held.pop(id(self), None)
 
     def close(self) -> None:
@@ -115,6 +127,7 @@ class AtomicFile:
         finally:
             with self._appearing:
                 if self._open:
+                    self._note()
                     self._open = False
                     os.close(self.descriptor)
             _held.pop(id(self), None)
@@ -140,14 +153,15 @@ class AtomicFile:
         return time.monotonic() - self._since >= _HELD_SECONDS
 
     def _yields(self, last: bool, due: bool) -> bool:
-        """Whether the file at `path` wins: it appeared after this one was begun, and is at least as
-        long, or this one is only due.
+        """Whether the file at `path` wins: it is a version that another rank has already written
+        (versions.py).
 
-        Equal files are interchangeable. A shorter file must not replace one that another rank has
-        finished or flushed, because that rank may read it. So a rank whose file is only due keeps
-        the file at `path` until it closes its own. Rank 0's file, when it is closed, does not
-        yield, so of logs that differ in their times rank 0's remains. But a version that another
-        rank of the node has already written (versions.py) always wins.
+        Ranks of other nodes may have written it, too, so there it also wins if it appeared after
+        this one was begun, and is at least as long. Equal files are interchangeable, and a shorter
+        one must not replace what another rank has finished or flushed, because that rank may read
+        it. But rank 0's file, when it is closed, does not yield, so of logs that differ in their
+        times rank 0's remains. A rank whose file is only due keeps a new file at `path` until it
+        closes its own.
         """
         try:
             there = os.stat(self.path)
@@ -156,11 +170,29 @@ class AtomicFile:
         is_new = (there.st_dev, there.st_ino) != (self._before.st_dev, self._before.st_ino)
         if (is_new or not self._created) and versions.is_written(self.path):
             return True
-        if last and group.rank == 0:
+        if last and (group.rank == 0 or versions.are_known(self.path)):
             return False
         return is_new and (due or there.st_size >= os.fstat(self.descriptor).st_size)
 
+    def _take_attributes(self) -> None:
+        """Takes those of the file that was at `path`, as it would keep them when truncated."""
+        before, own = self._before, os.fstat(self.descriptor)
+        if (before.st_uid, before.st_gid) != (own.st_uid, own.st_gid):
+            os.fchown(self.descriptor, before.st_uid, before.st_gid)
+        attributes: list[str] = []
+        with contextlib.suppress(OSError):  # some file systems have none
+            attributes = os.listxattr(self.path)
+        for name in attributes:
+            if name.startswith(_KEPT_ATTRIBUTES):
+                os.setxattr(self.descriptor, name, os.getxattr(self.path, name))
+        with contextlib.suppress(OSError):  # some file systems have no modes
+            os.fchmod(self.descriptor, stat.S_IMODE(before.st_mode))
+
     def _move_into_place(self) -> bool:
+        with contextlib.suppress(OSError):
+            mode = os.stat(self.path).st_mode
+            if mode != self._before.st_mode:  # the script has changed it meanwhile
+                os.fchmod(self.descriptor, stat.S_IMODE(mode))
         try:
             if self._nameless:
                 # Python makes linkat() follow the symbolic link only if a src_dir_fd is passed.
@@ -178,6 +210,11 @@ class AtomicFile:
             while block := os.pread(self.descriptor, 1 << 20, position):
                 file.write(block)
                 position += len(block)
+
+    def _note(self) -> None:
+        """Notes the file that this rank has placed, as it is now."""
+        if self._placed:
+            versions.note_placed(self.path, os.fstat(self.descriptor))
 
     def _remove_name(self, linked: bool = False) -> None:
         """linked: a nameless file may have got its name."""
@@ -209,6 +246,17 @@ def applies(path: object) -> bool:
 def held() -> list[AtomicFile]:
     """The files of this process that are not visible yet."""
     return [file for file in (found() for found in list(_held.values())) if file is not None]
+
+
+def show(paths: list[str]) -> None:
+    """Makes files at or below absolute paths visible, before a call that renames or removes them.
+    Later writes to them are in place."""
+    for file in held():
+        for path in paths:
+            real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+            if (file.path + os.sep).startswith(real + os.sep):
+                with contextlib.suppress(OSError):  # close() raises it again
+                    file.appear(last=True)
 
 
 def show_all() -> None:

@@ -76,9 +76,15 @@ def _folder(path: str) -> str:
             folder = tempfile.mkdtemp(prefix=prefix, dir=os.path.dirname(path))
         except OSError:
             folder = tempfile.mkdtemp(prefix=prefix)
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        atexit.register(_remove, folder, os.getpid())
         _folders[path] = folder
     return _folders[path]
+
+
+def _remove(folder: str, process: int) -> None:
+    """Runs at the exit of this process, and of those that it forks."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def saved_once(function: Any) -> Any:

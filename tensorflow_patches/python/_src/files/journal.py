@@ -12,13 +12,15 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 import threading
 import time
+from typing import NamedTuple
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.files import names, private
 from tensorflow.mpi._src.messaging import control_plane
-from tensorflow.mpi._src.runtime import group
+from tensorflow.mpi._src.runtime import c_api, group
 
 _BEGINS, _SUCCEEDS, _FAILS, _REPEATS = "begins", "succeeds", "fails", "repeats"
 _PUBLISHES = "publishes"
@@ -28,6 +30,7 @@ _MAX_CALLS = 20_000  # of a kind: a rank does not note later calls
 
 _job = ""  # identifies this job's notes; empty: there is no journal
 _own = 0  # this rank's number at the start, which stays when survivors get new ones
+_has_all_ranks = False
 _noted: collections.Counter[str] = collections.Counter()  # calls of this rank, by kind
 # Guards what follows. Reentrant: a finalizer, which may run anywhere, may close a file.
 _lock = threading.RLock()
@@ -35,8 +38,13 @@ _file: int | None = None  # open until the process exits
 _read = 0  # bytes of the file read so far
 _read_lines = 0
 _calls: dict[str, _Calls] = collections.defaultdict(lambda: _Calls())  # by key
-# What this rank has made: path -> (inode, position() after that).
-_made: dict[str, tuple[int, int]] = {}
+_made: dict[str, _Made] = {}  # what this rank has made, by path
+
+
+class _Made(NamedTuple):
+    key: str  # of the call
+    identity: tuple[int, ...]  # of what it has made
+    position: int  # position() after that
 
 
 class _Calls:
@@ -81,11 +89,17 @@ class _Calls:
 
 def install() -> None:
     """Called once, when the engine has started. Collective."""
-    global _job, _own
+    global _job, _own, _has_all_ranks
     own = [os.urandom(8).hex(), os.getpid()]
     everyone = control_plane.headers("the journal of file calls", own)
     _job, _own = everyone[0][0], group.rank
+    _has_all_ranks = c_api.topology()[4] == 1
     names.note_process_numbers([number for _, number in everyone])
+
+
+def has_all_ranks() -> bool:
+    """Whether all ranks are on this node, so that their calls are known."""
+    return _has_all_ranks
 
 
 def begin(key: str) -> bool:
@@ -148,21 +162,39 @@ def position() -> int:
         return _read_lines
 
 
-def note_made(path: str) -> None:
-    """Notes that this rank has made, or written, the absolute path `path`."""
-    with contextlib.suppress(OSError):
-        _made[path] = os.lstat(path).st_ino, position()
+def note_made(key: str, path: str, status: os.stat_result) -> None:
+    """Notes that this rank has made, or written, the absolute path `path` by the call `key`.
+
+    status: of what it has made there, not of what another rank may have put there since.
+    """
+    _made[path] = _Made(key, _identity(status), position())
 
 
 def made_since(since: int, path: str) -> list[str]:
-    """What this rank has made as `path`, or in that folder, after position `since`, and what is
-    still there."""
+    """What this rank has made as `path`, or in that folder, after position `since`.
+
+    Only what is still there, and what no other rank has made more often: such a rank may have found
+    this rank's, and uses that.
+    """
     made = []
-    for one, (inode, made_at) in list(_made.items()):
-        if made_at > since and (one + os.sep).startswith(path + os.sep):
+    for one, (key, identity, made_at) in list(_made.items()):
+        if made_at > since and (one + os.sep).startswith(path + os.sep) and not is_behind(key):
             with contextlib.suppress(OSError):
-                made += [one] if os.lstat(one).st_ino == inode else []
+                made += [one] if _identity(os.lstat(one)) == identity else []
     return made
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    """With the time for a file, because a new file may get the inode of one that was removed."""
+    written = status.st_mtime_ns if stat.S_ISREG(status.st_mode) else 0
+    return status.st_dev, status.st_ino, written
+
+
+def is_running(key: str) -> bool:
+    """Whether another rank is in this call."""
+    with _lock:
+        _read_notes()
+        return _calls[key].another_is_running()
 
 
 def made_by_another(key: str) -> bool:

@@ -22,7 +22,7 @@ import threading
 import time
 from typing import Any
 
-from tensorflow.mpi._src.files import appends, journal, names, saves
+from tensorflow.mpi._src.files import appends, atomic, journal, names, saves, versions
 from tensorflow.mpi._src.runtime import threads
 
 _DONE_ERRNOS = (errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY)
@@ -47,25 +47,30 @@ def taken_as_done(function: Any) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         name = function.__name__
-        paths = _paths(args, kwargs) if saves.shared() and not _thread.makes_all else []
+        paths = _paths(args, kwargs) if saves.shared() else []
+        atomic.show(paths)
+        # Those of tempfile differ by rank; it calls os.mkdir for a path that does not exist yet.
+        own = [names.pattern(path) != path for path in paths]
+        if name in _MOVES and own == [True, False] and not _thread.makes_all:
+            return _move_own(function, paths, args, kwargs)
+        if _thread.makes_all or any(own):
+            paths = []
         key = " ".join([name, *paths])
         if not paths or not journal.begin(key):
             return function(*args, **kwargs)
         if name not in _MAKES and journal.is_behind(key) and _is_done(name, paths, key):
             journal.fail(key)  # ends the call that begin() has noted
-            returned: Any = journal.repeat(key)
+            returned: Any = _repeated(key, args)
         else:
             try:
-                returned = function(*args, **kwargs)
+                returned = _made(function, key, paths, args, kwargs)
             except BaseException as error:
                 journal.fail(key)
                 if not _means_done(error) or not journal.made_by_another(key):
                     raise
-                returned = journal.repeat(key)
+                returned = _repeated(key, args)
             else:
-                journal.succeed(key, returned if isinstance(returned, str) else None)
-                if name in _MAKES or len(paths) > 1:
-                    journal.note_made(paths[-1])
+                journal.succeed(key, _path_of(returned))
         if name not in _MAKES:
             for path in paths:
                 appends.note_truncation(path)
@@ -102,31 +107,100 @@ def making_all() -> contextlib.AbstractContextManager[None]:
     return threads.inside(_thread, makes_all=True)
 
 
+def _move_own(
+    function: Any, paths: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Moves what only this rank has, such as a temporary file or folder, to a path of all ranks.
+
+    That is a version of `target` (versions.py). If another rank of the node has made it, or is at
+    it, `source` is removed instead.
+    """
+    source, target = paths
+    key = versions.key(os.path.realpath(target))
+    with appends.alone_on_node():
+        is_first = not journal.is_behind(key) and not journal.is_running(key)
+        if not journal.begin(key):
+            return function(*args, **kwargs)
+    if not is_first:
+        journal.fail(key)
+        if journal.made_by_another(key) and os.path.lexists(target):
+            with making_all():
+                is_folder = os.path.isdir(source) and not os.path.islink(source)
+                (shutil.rmtree if is_folder else os.unlink)(source)
+            return _repeated(key, args)
+        journal.begin(key)
+    try:
+        returned = _made(function, key, paths, args, kwargs)
+    except BaseException:
+        journal.fail(key)
+        raise
+    journal.succeed(key, _path_of(returned))
+    return returned
+
+
+def _path_of(returned: Any) -> str | None:
+    return os.fspath(returned) if isinstance(returned, (str, os.PathLike)) else None
+
+
+def _repeated(key: str, args: tuple[Any, ...]) -> Any:
+    """What a call returns that another rank has made: one of its `args`, or another path."""
+    returned = journal.repeat(key)
+    return next(
+        (one for one in args if returned is not None and _path_of(one) == returned), returned
+    )
+
+
+def _made(
+    function: Any, key: str, paths: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Calls `function`, and notes what this rank has made."""
+    if function.__name__ in _MAKES:
+        with appends.alone_on_node():  # until it is noted, no other rank replaces it
+            returned = function(*args, **kwargs)
+            status = _status(paths[-1])
+    elif function.__name__ in _MOVES:
+        status = _status(paths[0])
+        quick = function.__name__ != "move"  # which may copy, and calls other wrapped functions
+        with appends.alone_on_node() if quick else contextlib.nullcontext():
+            with making_all(), versions.uncounted():
+                returned = function(*args, **kwargs)
+    else:
+        return function(*args, **kwargs)
+    if status is not None:
+        journal.note_made(key, paths[-1], status)
+    return returned
+
+
+def _status(path: str) -> os.stat_result | None:
+    with contextlib.suppress(OSError):
+        return os.lstat(path)
+    return None
+
+
 def _is_done(name: str, paths: list[str], key: str) -> bool:
     """Whether this rank need not make a call that another rank has made more often.
 
     A move is needed if nothing is at its target. Otherwise what this rank has made since that one
     as the source, such as a temporary file, is an older version: it is removed here, without a
-    note, except for what other ranks use.
+    note. Files that it has appended to stay.
     """
     if name in _MOVES and not os.path.lexists(paths[-1]):
         return False
-    own = journal.made_since(journal.last_success(key), paths[0])
-    for path in sorted(own, reverse=True):  # first what is in a folder
-        is_folder = os.path.isdir(path) and not os.path.islink(path)
-        with contextlib.suppress(OSError):  # a folder that is not empty
-            if is_folder and not any(journal.is_behind(f"{make} {path}") for make in _MAKES):
-                inspect.unwrap(os.rmdir)(path)
-            elif not is_folder and not appends.has_text_of_others(path):
-                inspect.unwrap(os.unlink)(path)
+    with appends.alone_on_node():  # so that what is found to be this rank's is still that
+        own = journal.made_since(journal.last_success(key), paths[0])
+        if own and name in _MOVES and not journal.has_all_ranks():
+            return False  # a rank of another node may have left its own, newer version for this one
+        for path in sorted(own, reverse=True):  # first what is in a folder
+            with contextlib.suppress(OSError):  # a folder that is not empty
+                is_folder = os.path.isdir(path) and not os.path.islink(path)
+                inspect.unwrap(os.rmdir if is_folder else os.unlink)(path)
     return True
 
 
 def _paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """The absolute paths of a call.
 
-    None of them if they are relative to an open folder, or differ by rank, such as those of
-    tempfile, which calls os.mkdir for a path that does not exist yet.
+    None of them if they are relative to an open folder, or our own files.
     """
     if any(kwargs.get(folder) is not None for folder in ("dir_fd", "src_dir_fd", "dst_dir_fd")):
         return []
@@ -136,8 +210,7 @@ def _paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
         for one in given
         if isinstance(one, (str, bytes, os.PathLike))
     ]
-    differ = any(names.pattern(path) != path for path in paths)
-    return [] if differ or any(one in path for path in paths for one in _HIDDEN) else paths
+    return [] if any(one in path for path in paths for one in _HIDDEN) else paths
 
 
 def _means_done(error: BaseException) -> bool:

@@ -11,17 +11,26 @@ from __future__ import annotations
 import contextlib
 import filecmp
 import os
+import threading
 from typing import Any
 
 from tensorflow.mpi._src.files import journal, names, saves
-from tensorflow.mpi._src.runtime import c_api, group, log
+from tensorflow.mpi._src.runtime import c_api, group, log, threads
 
 # Files that this rank has read after another rank had already written the version that this rank
 # would write next.
 _read: set[str] = set()
 
 
-def _key(path: str) -> str:
+class _Thread(threading.local):
+    uncounted = False
+
+
+_thread = _Thread()
+
+
+def key(path: str) -> str:
+    """The journal's key of versions of `path`, a real path."""
     return f"write {path}"
 
 
@@ -29,14 +38,24 @@ def note_read(path: Any) -> None:
     """Called after the script has opened `path` to read it."""
     if isinstance(path, (str, bytes, os.PathLike)) and saves.shared():
         real = os.path.realpath(os.fsdecode(path))
-        if journal.is_behind(_key(real)):
+        if journal.is_behind(key(real)):
             _read.add(real)
 
 
 def is_written(path: str) -> bool:
     """Whether another rank has written the version of `path`, a real path, that this rank is about
     to write."""
-    return journal.is_behind(_key(path))
+    return journal.is_behind(key(path))
+
+
+def are_known(path: str) -> bool:
+    """Whether is_written(path) knows the versions of all ranks."""
+    return journal.has_all_ranks() and names.pattern(path) == path
+
+
+def uncounted() -> contextlib.AbstractContextManager[None]:
+    """Inside, this thread writes files as parts of a call that is noted itself."""
+    return threads.inside(_thread, uncounted=True)
 
 
 def begin(path: str) -> bool:
@@ -45,17 +64,20 @@ def begin(path: str) -> bool:
     Returns whether it is noted, for end().
     """
     # A path with a rank-specific part is a different file on each rank: versions cannot be matched.
-    return names.pattern(path) == path and journal.begin(_key(path))
+    return not _thread.uncounted and names.pattern(path) == path and journal.begin(key(path))
 
 
-def end(path: str, noted: bool, settled: bool, placed: bool) -> None:
-    """Called after begin(). settled: this rank is done with its version; placed: not dropped."""
+def end(path: str, noted: bool, settled: bool) -> None:
+    """Called after begin(). settled: this rank is done with its version."""
     if settled:
         _read.discard(path)
     if noted:
-        (journal.succeed if settled else journal.fail)(_key(path))
-    if placed:
-        journal.note_made(path)
+        (journal.succeed if settled else journal.fail)(key(path))
+
+
+def note_placed(path: str, status: os.stat_result) -> None:
+    """Notes that this rank has moved its version to `path`, a real path."""
+    journal.note_made(key(path), path, status)
 
 
 def warn_of_drop(path: str, descriptor: int) -> None:

@@ -31,8 +31,9 @@ _MODES = {"w", "wt", "tw", "wb", "bw", "w+", "w+t", "wt+", "wb+", "w+b", "bw+"}
 _APPEND_MODES = {"a", "at", "ta", "ab", "ba", "a+", "a+t", "at+", "ab+", "a+b", "ba+"}
 _CHANGES = "changes "
 _databases: set[str] = set()  # in which this rank has changed rows; on ranks 0 and 1
-_connections: weakref.WeakSet[Any] = weakref.WeakSet()  # to databases
-_files: weakref.WeakSet[Any] = weakref.WeakSet()  # open files, to be flushed at exit
+# These are listed without a lock, by _alive(). By id().
+_connections: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # to databases
+_files: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # to flush at exit
 
 
 def install() -> None:
@@ -44,29 +45,37 @@ def install() -> None:
     engine.after_the_end(_end)
 
 
-_raws: weakref.WeakSet[_Raw] = weakref.WeakSet()  # files that may be locked
+# Files that may be locked.
+_raws: weakref.WeakValueDictionary[int, _Raw] = weakref.WeakValueDictionary()
 
 
 class _Raw(io.FileIO):
     """A raw file that becomes visible when it is closed, or when its buffer is flushed.
 
-    If the caller has asked for the descriptor, a flush does not count: NumPy and PIL flush and then
-    write through the descriptor, so the file is not complete.
+    If the caller has asked for the descriptor, a flush counts only if the file has grown through
+    that since the last write: NumPy and PIL flush and then write through the descriptor, so at the
+    flush the file is not complete.
     """
 
     def __init__(self, path: Any, mode: str, whole: atomic.AtomicFile) -> None:
         self._whole = whole
         self.by_descriptor = False
+        self._end = 0  # of what has been written here
         super().__init__(path, mode, opener=lambda *_: os.dup(whole.descriptor))
-        _raws.add(self)
+        _raws[id(self)] = self
 
     def fileno(self) -> int:
         self.by_descriptor = True
         return super().fileno()
 
+    def write(self, data: Any) -> int:
+        written = super().write(data)
+        self._end = max(self._end, self.tell())
+        return written
+
     def flush(self) -> None:
         super().flush()
-        if not self.by_descriptor:
+        if not self.by_descriptor or os.fstat(super().fileno()).st_size > self._end:
             self._whole.appear()
 
     def close(self) -> None:
@@ -159,19 +168,23 @@ def _file_object(
     size = buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE
     buffer = _ReadWriteBuffer(raw, size) if "+" in mode else _WriteBuffer(raw, size)
     if "b" in mode:
-        _files.add(buffer)
+        _files[id(buffer)] = buffer
         return buffer
     text: Any = io.TextIOWrapper(buffer, encoding, errors, newline, line_buffering=buffering == 1)
     if isinstance(raw, _Raw):
         raw.by_descriptor = False  # Python 3.10 has called fileno()
     text.mode = mode
-    _files.add(text)
+    _files[id(text)] = text
     return text
+
+
+def _alive(known: weakref.WeakValueDictionary[int, Any]) -> list[Any]:
+    return [one for one in (found() for found in known.valuerefs()) if one is not None]
 
 
 def _end() -> None:
     """At exit, after the ranks have joined or this one has failed: flushes files, then warns."""
-    for file in list(_files):
+    for file in _alive(_files):
         with contextlib.suppress(OSError, ValueError):
             file.flush()
     atomic.show_all()
@@ -204,7 +217,7 @@ def connecting(connect: Any) -> Any:
         connection = connect(database, *args, factory=_noting_connection(), **kwargs)
         if isinstance(database, (str, bytes, os.PathLike)) and os.path.isfile(database):
             connection.tf_mpi_path = os.path.abspath(os.fsdecode(database))
-            _connections.add(connection)
+            _connections[id(connection)] = connection
         return connection
 
     return connects
@@ -224,6 +237,7 @@ def _noting_connection() -> Any:
         def __del__(self) -> None:
             if self.tf_mpi_path:
                 _note_changes(self)
+            getattr(super(), "__del__", lambda: None)()  # Python 3.13 closes it there
 
     return Connection
 
@@ -231,12 +245,12 @@ def _noting_connection() -> Any:
 def at_end() -> None:
     """At exit, before the ranks join: flushes files that are open to append, and notes changes by
     connections that are still open."""
-    for file in list(_files):
+    for file in _alive(_files):
         with contextlib.suppress(OSError, ValueError):
             if isinstance(getattr(file, "buffer", file).raw, appends.Raw):
                 file.flush()
     appends.at_end()
-    for connection in list(_connections):
+    for connection in _alive(_connections):
         _note_changes(connection)
         connection.tf_mpi_path = ""
 
@@ -269,7 +283,7 @@ def locking(lock: Any) -> Any:
     file is locked, its descriptor is switched to the file at the path, which all ranks share."""
 
     def locks(file: Any, *args: Any, **kwargs: Any) -> Any:
-        by_descriptor = {raw: raw.by_descriptor for raw in list(_raws)}
+        by_descriptor = {raw: raw.by_descriptor for raw in _alive(_raws)}
         descriptor = file if isinstance(file, int) else file.fileno()
         for raw, before in by_descriptor.items():
             if not raw.closed and io.FileIO.fileno(raw) == descriptor:
@@ -292,7 +306,7 @@ def checking_before_write(check: Any) -> Any:
         if opens and mode.startswith("a") and atomic.applies(name):
             with contextlib.suppress(OSError):
                 self._writable_file = appends.Writable(name)
-                _files.add(self._writable_file)
+                _files[id(self._writable_file)] = self._writable_file
                 return
         if opens and mode in _MODES:
             whole = _begin(name)
