@@ -1,5 +1,5 @@
 """Rank 1 gets SIGTERM, or with TEST_TOLD=launcher mpirun does, in the 7th step of fit (argv: keras
-or tf_keras)."""
+or tf_keras). TEST_TOLD=nested: after another fit inside it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ else:
     import keras
 
 STEP = 7
+X = np.random.default_rng(0).normal(size=[160, 3]).astype(np.float32)
+DATA = X, X.sum(1, keepdims=True)
 
 
 def digest(model):
@@ -31,6 +33,8 @@ class Told(keras.callbacks.Callback):
         self.steps += 1
         if self.steps >= STEP:
             print(f"STEP {self.steps} {digest(self.model)}", flush=True)
+        if self.steps == 3 and os.environ.get("TEST_TOLD") == "nested":
+            new_model().fit(*DATA, batch_size=80, verbose=0)
         if self.steps == STEP and tf.mpi.rank() == 1:
             print("AT", time.time(), flush=True)
             # The folder that rank 0 checked at the start is gone.
@@ -58,8 +62,5 @@ if len(sys.argv) > 2:  # a later run: reads what was saved
     slots = sum(float(np.abs(v.numpy()).sum()) for v in model.optimizer.variables[2:])
     print(f"READ {int(model.optimizer.iterations)} {digest(model)} {slots > 0}", flush=True)
 else:
-    x = np.random.default_rng(0).normal(size=[160, 3]).astype(np.float32)
-    new_model().fit(
-        x, x.sum(1, keepdims=True), batch_size=8, epochs=100, verbose=0, callbacks=[Told()]
-    )
+    new_model().fit(*DATA, batch_size=8, epochs=100, verbose=0, callbacks=[Told()])
     print("NOT ENDED", flush=True)

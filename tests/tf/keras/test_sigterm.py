@@ -12,12 +12,19 @@ SOON = 20  # seconds, with margin for a busy machine
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("which, name", [("keras", "model.weights.h5"), ("tf_keras", "model")])
+@pytest.mark.parametrize(
+    "which, name, told",
+    [
+        ("keras", "model.weights.h5", ""),
+        ("keras", "model.weights.h5", "nested"),
+        ("tf_keras", "model", ""),
+    ],
+)
 def test_sigterm_on_one_rank_ends_all_after_the_step_and_saves(
-    launch, scripts, tmp_path, which, name
+    launch, scripts, tmp_path, which, name, told
 ):
     folder = tmp_path / "saved"
-    env = {"TF_MPI_SAVE_ON_SIGTERM": str(folder)}
+    env = {"TF_MPI_SAVE_ON_SIGTERM": str(folder), "TEST_TOLD": told}
     run = launch(scripts / "sigterm.py", np=2, args=[which], env=env, timeout=120)
     said = "".join(run.stdout)
     assert "NOT ENDED" not in said, run.report()

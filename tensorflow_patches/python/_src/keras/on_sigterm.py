@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from types import FrameType
 from typing import Any
 
@@ -21,7 +22,8 @@ from tensorflow.mpi._src.presence import watch
 from tensorflow.mpi._src.runtime import group, log
 
 _received = False  # whether this rank has received SIGTERM
-_meets = False  # whether the ranks will synchronize once more in this fit
+# Of fits, one of which may be inside another, in which the ranks will synchronize once more.
+_meeting: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def install() -> None:
@@ -46,7 +48,7 @@ def is_wanted() -> bool:
 def _on_signal(number: int, frame: FrameType | None) -> None:
     """A second SIGTERM, or one outside of fit or at its very end, ends this rank at once."""
     global _received
-    if _received or not _meets or not calls.in_fit():
+    if _received or not len(_meeting) or not calls.in_fit():
         if not _received:
             log.say("SIGTERM outside of fit: nothing is saved")
         _end()
@@ -68,13 +70,12 @@ def _is_ours(callbacks: Any) -> bool:
 
 
 def begins(callbacks: Any) -> None:
-    global _meets
-    _meets = _meets or _is_ours(callbacks)
+    if _is_ours(callbacks):
+        _meeting.add(callbacks)
 
 
 def last_meeting(callbacks: Any) -> None:
-    global _meets
-    _meets = _meets and not _is_ours(callbacks)
+    _meeting.discard(callbacks)
     stop_together(callbacks)
 
 
