@@ -154,13 +154,14 @@ def _made(
     function: Any, key: str, paths: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Calls `function`, and notes what this rank has made."""
-    if function.__name__ in _MAKES:
+    name = function.__name__
+    if name in _MAKES:
         with appends.alone_on_node():  # until it is noted, no other rank replaces it
             returned = function(*args, **kwargs)
             status = _status(paths[-1])
-    elif function.__name__ in _MOVES:
+    elif name in _MOVES:
         status = _status(paths[0])
-        quick = function.__name__ != "move"  # which may copy, and calls other wrapped functions
+        quick = name != "move"  # which may copy, and calls other wrapped functions
         with appends.alone_on_node() if quick else contextlib.nullcontext():
             with making_all(), versions.uncounted():
                 returned = function(*args, **kwargs)
