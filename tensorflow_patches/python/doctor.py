@@ -21,7 +21,7 @@ from tensorflow.mpi._src.runtime import c_api, group
 
 
 def main() -> int:
-    """Prints the report, on rank 0 only; 0 if all is well."""
+    """Prints the report, on rank 0 only; returns 0 if all is well."""
     ok = _try_allreduce() if mpi.is_enabled() else None
     launcher = config.gate().launcher
     rank = launcher.rank if launcher is not None and group.fault else mpi.rank()

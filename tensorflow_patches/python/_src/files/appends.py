@@ -155,9 +155,9 @@ def renamed(path: str, now: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone_on_node() -> Iterator[None]:
-    """Keeps other threads and other ranks of the node from appending, from placing a file and from
-    the calls of shared_calls.py that take a moment. After _LOCK_SECONDS it continues without the
-    ranks' lock. May be nested."""
+    """Keeps other threads and other ranks of the node from appending, from placing a file, and from
+    making or renaming paths (shared_calls.py), except by shutil.move. After _LOCK_SECONDS it
+    continues without the ranks' lock. May be nested."""
     global _is_alone, _lock_file
     with _lock:
         if _is_alone:

@@ -153,15 +153,14 @@ class AtomicFile:
         return time.monotonic() - self._since >= _HELD_SECONDS
 
     def _yields(self, last: bool, due: bool) -> bool:
-        """Whether the file at `path` wins: it is a version that another rank has already written
-        (versions.py).
+        """Whether the file at `path` wins: another rank of the node has already written this
+        version (versions.py).
 
-        Ranks of other nodes may have written it, too, so there it also wins if it appeared after
-        this one was begun, and is at least as long. Equal files are interchangeable, and a shorter
-        one must not replace what another rank has finished or flushed, because that rank may read
-        it. But rank 0's file, when it is closed, does not yield, so of logs that differ in their
-        times rank 0's remains. A rank whose file is only due keeps a new file at `path` until it
-        closes its own.
+        Unless versions.are_known() and `last`, it also wins if it appeared after this one was begun
+        and is at least as long. Equal files are interchangeable, and a shorter one must not replace
+        what another rank has finished or flushed, because that rank may read it. But with `last`,
+        rank 0's file yields to its node's versions only, so of logs that differ in their times rank
+        0's remains. If this file is only due, any new file wins.
         """
         try:
             there = os.stat(self.path)

@@ -173,8 +173,8 @@ def note_made(key: str, path: str, status: os.stat_result) -> None:
 def made_since(since: int, path: str) -> list[str]:
     """What this rank has made as `path`, or in that folder, after position `since`.
 
-    Only what is still there, and what no other rank has made more often: such a rank may have found
-    this rank's, and uses that.
+    Only what is still there, and not what another rank has made more often: that rank may have
+    found this rank's, and use it.
     """
     made = []
     for one, (key, identity, made_at) in list(_made.items()):

@@ -52,6 +52,6 @@ def rolling(do_rollover: Any) -> Any:
 
 
 def _find(path: str, inode: int) -> str:
-    """Where the log with this inode, begun as `path`, is now; nowhere if it was removed."""
+    """Where the log with this inode, begun as `path`, is now; os.devnull if it was removed."""
     with os.scandir(os.path.dirname(path)) as entries:
         return next((entry.path for entry in entries if entry.inode() == inode), os.devnull)

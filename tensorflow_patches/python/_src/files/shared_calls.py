@@ -3,10 +3,10 @@
 All ranks run the script's os.mkdir("run") on one disk. The first rank succeeds, and the others find
 that the folder exists, although the script creates it once. Worse, a rank that comes late to
 os.rename("log", "log.old") would rename the log that another rank has begun since. So a renaming or
-removal that another rank of the node has made more often counts as made: what the late rank itself
-has made for it, such as a temporary file, is dropped (_is_done). And any call
+removal that another rank of the node has made more often counts as made: the late rank does not
+make it, and drops what it has prepared for it, such as a temporary file (_is_done). And any call
 that fails because its result is there already succeeds, if another rank has made it since this
-rank's previous one. The calls of other nodes are not known: there the error is raised, and
+rank's previous one. Calls on other nodes are not known: then the error is raised, and
 explanations.py explains it.
 """
 
@@ -49,7 +49,7 @@ def taken_as_done(function: Any) -> Any:
         name = function.__name__
         paths = _paths(args, kwargs) if saves.shared() else []
         atomic.show(paths)
-        # Those of tempfile differ by rank; it calls os.mkdir for a path that does not exist yet.
+        # Names from tempfile differ by rank: no other rank makes such a call.
         own = [names.pattern(path) != path for path in paths]
         if name in _MOVES and own == [True, False] and not _thread.makes_all:
             return _move_own(function, paths, args, kwargs)
@@ -112,8 +112,8 @@ def _move_own(
 ) -> Any:
     """Moves what only this rank has, such as a temporary file or folder, to a path of all ranks.
 
-    That is a version of `target` (versions.py). If another rank of the node has made it, or is at
-    it, `source` is removed instead.
+    What is moved is a version of `target` (versions.py). If another rank of the node has made that
+    version, or makes it now and succeeds, `source` is removed instead.
     """
     source, target = paths
     key = versions.key(os.path.realpath(target))
@@ -143,7 +143,8 @@ def _path_of(returned: Any) -> str | None:
 
 
 def _repeated(key: str, args: tuple[Any, ...]) -> Any:
-    """What a call returns that another rank has made: one of its `args`, or another path."""
+    """Notes that another rank has made the call; returns what it should return: what the other's
+    has, as one of `args` if that is the same path."""
     returned = journal.repeat(key)
     return next(
         (one for one in args if returned is not None and _path_of(one) == returned), returned
@@ -181,16 +182,16 @@ def _status(path: str) -> os.stat_result | None:
 def _is_done(name: str, paths: list[str], key: str) -> bool:
     """Whether this rank need not make a call that another rank has made more often.
 
-    A move is needed if nothing is at its target. Otherwise what this rank has made since that one
-    as the source, such as a temporary file, is an older version: it is removed here, without a
-    note. Files that it has appended to stay.
+    A move is needed if nothing is at its target. Otherwise anything that this rank has made as the
+    source since the other rank's call, such as a temporary file, is an older version, and is
+    removed here, without a note. Files to which it has appended stay.
     """
     if name in _MOVES and not os.path.lexists(paths[-1]):
         return False
     with appends.alone_on_node():  # so that what is found to be this rank's is still that
         own = journal.made_since(journal.last_success(key), paths[0])
         if own and name in _MOVES and not journal.has_all_ranks():
-            return False  # a rank of another node may have left its own, newer version for this one
+            return False  # a rank of another node may have dropped a newer version for this one
         for path in sorted(own, reverse=True):  # first what is in a folder
             with contextlib.suppress(OSError):  # a folder that is not empty
                 is_folder = os.path.isdir(path) and not os.path.islink(path)
@@ -199,10 +200,7 @@ def _is_done(name: str, paths: list[str], key: str) -> bool:
 
 
 def _paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-    """The absolute paths of a call.
-
-    None of them if they are relative to an open folder, or our own files.
-    """
+    """The absolute paths of a call; [] if they are relative to an open folder, or our own files."""
     if any(kwargs.get(folder) is not None for folder in ("dir_fd", "src_dir_fd", "dst_dir_fd")):
         return []
     given = [*args, *(kwargs[one] for one in ("path", "name", "src", "dst") if one in kwargs)]

@@ -170,7 +170,7 @@ def _own_folders() -> list[str]:
 
 
 def _find_unsuitable(abi: Abi) -> list[str]:
-    """The path of a library of an unsuitable ABI, for the error message."""
+    """The path, if any, of a library of an unsuitable ABI, for the error message."""
     folders = [*config.library_folders(), *_own_folders(), os.path.join(sys.prefix, "lib")]
     path = _first_existing(abi, [*folders, *config.mpi_folders()])
     return [path] if path else []

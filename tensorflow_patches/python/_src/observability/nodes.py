@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Prints the report and writes failing_nodes.txt on rank 0; returns 0 if there is no fault."""
+    """On rank 0 prints the report, writes failing_nodes.txt, and returns 1 if there is a fault."""
     launcher = config.launcher() or config.Launcher("none", 1, 0)
     exchange = _Exchange(options.folder, launcher.rank)
     begin = time.monotonic()
