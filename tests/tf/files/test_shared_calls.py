@@ -78,7 +78,7 @@ def test_a_rank_that_died_in_a_call_is_waited_for_once(monkeypatch, tmp_path):
     file = os.open(tmp_path / "journal", os.O_RDWR | os.O_CREAT | os.O_APPEND)
     for name, value in {"_job": "job", "_file": file, "_WAIT_SECONDS": 0.5}.items():
         monkeypatch.setattr(journal, name, value)
-    os.write(file, (json.dumps(["job", 1, "mkdir /a", "begins", None]) + "\n").encode())
+    os.write(file, (json.dumps(["job", 1, "mkdir /a", "begins", None, 0]) + "\n").encode())
     seconds = []
     for _ in range(2):
         journal.begin("mkdir /a")
@@ -103,6 +103,7 @@ class Rank:
         modules.writes.journal._has_all_ranks = True
         self.own = f"own{number}"
         modules.shared_calls.names.pattern = lambda path: path.replace(self.own, "*")
+        self.exchange = modules.writes.journal._note_exchange
         self.open = modules.writes._OPEN
         for function in (os.mkdir, os.rmdir, os.remove, os.rename, os.replace, shutil.move):
             setattr(self, function.__name__, modules.shared_calls.taken_as_done(function))
@@ -199,6 +200,48 @@ def test_a_file_of_the_inode_of_a_removed_one_is_not_taken_for_it(tmp_path, monk
     assert journal.made_since(-1, str(tmp_path)) == [str(path)]
     os.utime(path, ns=(0, 0))
     assert journal.made_since(-1, str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_rank_may_skip_calls_because_of_a_file_that_another_has_made(ranks, first):
+    early, late = ranks[first], ranks[1 - first]
+    early.write("log", "header\n")
+    early.write("old", "")
+    late.write("old", "")
+    early.remove("old")
+    # The late rank has found the log, and nothing to remove.
+    for row in ("1\n", "2\n"):
+        for rank in (early, late) if row == "1\n" else (late, early):
+            rank.append("log", row)
+    for rank in ranks:
+        rank.exchange()
+    for rank in ranks:
+        rank.write("old", "")
+    late.remove("old")
+    late.write("old", "new")
+    early.remove("old")
+    early.write("old", "new")
+    early.write("log", "")
+    late.write("log", "")
+    late.append("log", "3\n")
+    early.append("log", "3\n")
+    assert left() == {"log": "3\n", "old": "new"}
+
+
+def test_a_file_of_the_first_row_is_found_by_a_rank_that_has_not_made_it(ranks):
+    early, late = ranks
+    early.write("log", "header\n")
+    early.append("log", "1\n")
+    late.append("log", "1\n")
+    assert left() == {"log": "header\n1\n"}
+
+
+def test_own_files_moved_into_a_folder_are_those_of_each_rank(ranks):
+    for rank in ranks:
+        rank.mkdir("d")
+        rank.write(rank.own, "")
+        assert rank.move(rank.own, "d") == f"d/{rank.own}"
+    assert left() == {"d": None, "d/own0": "", "d/own1": ""}
 
 
 def test_what_another_rank_uses_remains(ranks):

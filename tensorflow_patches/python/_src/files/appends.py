@@ -16,7 +16,6 @@ import contextlib
 import fcntl
 import io
 import os
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -28,10 +27,11 @@ _LOCK_FILE = "appends"
 _LOCK_SECONDS = 5.0  # a rank that is stopped may hold the lock
 _POLL_SECONDS = 0.001
 
-# Guards writes and the state of this module. Reentrant: a finalizer, which may run anywhere, may
-# append.
-_lock = threading.RLock()
-_truncations: collections.Counter[str] = collections.Counter()  # with renames and removals, by path
+# Guards writes and the state of this module. The journal's, because a finalizer, which may run
+# anywhere, may append.
+_lock = journal.lock
+# This rank's, with renames and removals, by path.
+_truncations: collections.Counter[str] = collections.Counter()
 _files: dict[tuple[str, int, int], _File] = {}  # by path, inode, and truncations
 _renamed: dict[str, str] = {}  # by path: see renamed()
 _lock_file: int | None = None  # open until the process exits
@@ -52,15 +52,19 @@ class Raw(io.FileIO):
 
     def __init__(self, path: Any) -> None:
         name = os.path.abspath(os.fsdecode(path))
-        with _lock:
+        with alone_on_node():
             path = _renamed.get(name, path)
-        super().__init__(path, "a+")  # also reads what other ranks have appended
-        status = os.fstat(self.fileno())
-        with _lock:
-            known = name, status.st_ino, _truncations[name]  # a new file may have an old inode
+            is_new = not os.path.exists(path)
+            super().__init__(path, "a+")  # also reads what other ranks have appended
+            status = os.fstat(self.fileno())
+            if is_new:
+                note_begun(name, status)
+            known = name, status.st_ino, _truncations[name]
             file = _files.get(known)
             if file is None or file.end > status.st_size:
-                key = f"append {_truncations[name]} {status.st_ino} {name}"
+                # A new file may have an old inode.
+                begun = journal.times_published(_begun(name, status))
+                key = f"append {begun} {status.st_ino} {name}"
                 size = min(int(journal.publish(key, str(status.st_size))[0]), status.st_size)
                 file = _files[known] = _File(size)
         self._file = file
@@ -133,13 +137,20 @@ def warn_of_different_text() -> None:
                 )
 
 
-def note_truncation(path: Any) -> int:
-    """Called when the script opens `path` to overwrite it, renames or removes it. Returns the
-    number of such calls for `path` so far."""
-    name = os.path.abspath(os.fsdecode(path))
+def note_truncation(path: Any) -> None:
+    """Called when the script opens `path` to overwrite it, renames or removes it."""
     with _lock:
-        _truncations[name] += 1
-        return _truncations[name]
+        _truncations[os.path.abspath(os.fsdecode(path))] += 1
+
+
+def note_begun(path: str, status: os.stat_result) -> None:
+    """Called when this rank has really begun the file `path` of this status, inside
+    alone_on_node()."""
+    journal.publish(_begun(path, status), "")
+
+
+def _begun(path: str, status: os.stat_result) -> str:
+    return f"begun {status.st_ino} {os.path.realpath(path)}"
 
 
 @contextlib.contextmanager

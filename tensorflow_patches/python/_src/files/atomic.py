@@ -51,6 +51,7 @@ class AtomicFile:
         self._since = time.monotonic()
         self._appearing = threading.Lock()
         self._appeared = False
+        self._counted = not versions.is_uncounted()
         self._placed = False  # whether it has appeared as a file of its own
         self.path = os.path.realpath(path)
         folder = os.path.dirname(self.path)
@@ -98,13 +99,15 @@ class AtomicFile:
             yields = self._yields(last, due)
             if yields and not last:
                 return
-            noted = versions.begin(self.path)
+            noted = self._counted and versions.begin(self.path)
             try:
                 if yields:
                     versions.warn_of_drop(self.path, self.descriptor)
                     self._remove_name()
                 else:
                     self._placed = self._move_into_place()
+                    if self._placed:
+                        appends.note_begun(self.path, os.fstat(self.descriptor))
                     if not self._placed and os.path.isdir(os.path.dirname(self.path)):
                         self._copy()
                         if not last:

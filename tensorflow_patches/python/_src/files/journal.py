@@ -3,6 +3,10 @@
 Each rank notes its calls in a file that all jobs of a user on a node share: before the call and,
 with the result, after it. So a rank knows what another has done, and which calls are still running.
 The calls of other nodes are not known. Ranks also publish values to one another through the file.
+
+The ranks' calls are paired by their numbers. A script may skip a call on some ranks, for example if
+it looks first whether a file exists, which another rank has just made. So whenever all ranks wait
+for one another, a rank that has made fewer calls takes the number of the others.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing import NamedTuple
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.files import names, private
-from tensorflow.mpi._src.messaging import control_plane
+from tensorflow.mpi._src.messaging import collectives, control_plane
 from tensorflow.mpi._src.runtime import c_api, group
 
 _BEGINS, _SUCCEEDS, _FAILS, _REPEATS = "begins", "succeeds", "fails", "repeats"
@@ -32,11 +36,13 @@ _job = ""  # identifies this job's notes; empty: there is no journal
 _own = 0  # this rank's number at the start, which stays when survivors get new ones
 _has_all_ranks = False
 _noted: collections.Counter[str] = collections.Counter()  # calls of this rank, by kind
-# Guards what follows. Reentrant: a finalizer, which may run anywhere, may close a file.
-_lock = threading.RLock()
+# Guards what follows, and appends.py. Reentrant: a finalizer, which may run anywhere, may close a
+# file.
+lock = threading.RLock()
 _file: int | None = None  # open until the process exits
 _read = 0  # bytes of the file read so far
 _read_lines = 0
+_exchanged = 0  # position() when this rank has last begun to wait for all ranks
 _calls: dict[str, _Calls] = collections.defaultdict(lambda: _Calls())  # by key
 _made: dict[str, _Made] = {}  # what this rank has made, by path
 
@@ -52,15 +58,17 @@ class _Calls:
 
     def __init__(self) -> None:
         self.running: collections.Counter[int] = collections.Counter()  # by rank
-        self.done: collections.Counter[int] = collections.Counter()  # by rank, with repetitions
+        self.done: collections.Counter[int] = collections.Counter()  # by rank; see count()
+        self._counted = 0  # _exchanged at the last count()
         # Line numbers: of this rank's last end; of the end before its latest call; of the last
         # success of another rank.
         self.own_end = self.own_end_before = self.last_of_another = 0
         self.returned: str | None = None  # by that success
         self.published: list[str] = []  # by publish()
 
-    def add(self, rank: int, what: str, returned: str | None, number: int) -> None:
-        """Counts a note of `rank`, in line `number`. `returned` may also be a published value."""
+    def add(self, rank: int, what: str, returned: str | None, count: int, number: int) -> None:
+        """Adds a note of `rank`, in line `number`. `returned` may also be a published value."""
+        self.count()
         own = rank == _own
         if what == _PUBLISHES:
             self.published.append(returned or "")
@@ -71,14 +79,23 @@ class _Calls:
                 self.own_end_before = self.own_end
             return
         self.running[rank] -= what != _REPEATS
-        self.done[rank] += what != _FAILS
+        self.done[rank] = count
         if own:
             self.own_end = number
         elif what == _SUCCEEDS:
             self.last_of_another, self.returned = number, returned
 
+    def count(self) -> int:
+        """The number of this rank's calls, with repetitions, and with those that it has skipped
+        before it last waited for all ranks."""
+        if self._counted < _exchanged:  # all notes so far are older than that
+            self._counted = _exchanged
+            self.done[_own] = max(self.done.values(), default=0)
+        return self.done[_own]
+
     def is_behind(self) -> bool:
-        return max(self.done.values(), default=0) > self.done[_own]
+        own = self.count()
+        return max(self.done.values(), default=0) > own
 
     def made_by_another(self) -> bool:
         return self.last_of_another > self.own_end_before or self.is_behind()
@@ -90,15 +107,28 @@ class _Calls:
 def install() -> None:
     """Called once, when the engine has started. Collective."""
     global _job, _own, _has_all_ranks
-    own = [os.urandom(8).hex(), os.getpid()]
-    everyone = control_plane.headers("the journal of file calls", own)
+    file: tuple[int, ...] = (0, 0)
+    with contextlib.suppress(OSError):
+        file = _identity(os.fstat(_open()))[:2]
+    everyone = control_plane.headers(
+        "the journal of file calls", [os.urandom(8).hex(), os.getpid(), file]
+    )
     _job, _own = everyone[0][0], group.rank
-    _has_all_ranks = c_api.topology()[4] == 1
-    names.note_process_numbers([number for _, number in everyone])
+    files = [tuple(theirs) for _, _, theirs in everyone]
+    _has_all_ranks = c_api.topology()[4] == 1 and files == [file] * len(files) and any(file)
+    names.note_process_numbers([number for _, number, _ in everyone])
+    collectives.before_exchange.append(_note_exchange)
+
+
+def _note_exchange() -> None:
+    """Called when this rank begins to wait for all ranks."""
+    global _exchanged
+    if _file is not None:
+        _exchanged = position()
 
 
 def has_all_ranks() -> bool:
-    """Whether all ranks are on this node, so that their calls are known."""
+    """Whether all ranks use this journal, so that their calls are known."""
     return _has_all_ranks
 
 
@@ -113,17 +143,17 @@ def begin(key: str) -> bool:
 
 
 def succeed(key: str, returned: str | None = None) -> None:
-    _note(key, _SUCCEEDS, returned)
+    _end(key, _SUCCEEDS, returned)
 
 
 def fail(key: str) -> None:
-    _note(key, _FAILS)
+    _end(key, _FAILS)
 
 
 def repeat(key: str) -> str | None:
     """Notes that a call is taken as done; returns what the other rank's call returned."""
-    _note(key, _REPEATS)
-    with _lock:
+    _end(key, _REPEATS)
+    with lock:
         return _calls[key].returned
 
 
@@ -132,16 +162,27 @@ def publish(key: str, value: str) -> list[str]:
     it, in order."""
     if not _note(key, _PUBLISHES, value):
         return [value]
-    with _lock:
+    with lock:
         _read_notes()
         return list(_calls[key].published)
+
+
+def times_published(key: str) -> int:
+    """How often this node's ranks have published a value under `key`."""
+    if not _job:
+        return 0
+    with contextlib.suppress(OSError), lock:
+        _open()
+        _read_notes()
+        return len(_calls[key].published) if key in _calls else 0
+    return 0
 
 
 def is_behind(key: str) -> bool:
     """Whether another rank has made this call more often than this rank."""
     if not _job:
         return False
-    with contextlib.suppress(OSError), _lock:
+    with contextlib.suppress(OSError), lock:
         _open()
         _read_notes()
         return key in _calls and _calls[key].is_behind()
@@ -150,13 +191,13 @@ def is_behind(key: str) -> bool:
 
 def last_success(key: str) -> int:
     """The position at which another rank has last made this call; 0: never."""
-    with _lock:
+    with lock:
         return _calls[key].last_of_another if key in _calls else 0
 
 
 def position() -> int:
     """The current position in the journal: its number of lines, including those of other jobs."""
-    with _lock:
+    with lock:
         if _file is not None:
             _read_notes()
         return _read_lines
@@ -192,7 +233,9 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
 
 def is_running(key: str) -> bool:
     """Whether another rank is in this call."""
-    with _lock:
+    with lock:
+        if _file is None:
+            return False
         _read_notes()
         return _calls[key].another_is_running()
 
@@ -205,7 +248,7 @@ def made_by_another(key: str) -> bool:
     """
     until = time.monotonic() + _WAIT_SECONDS
     while True:
-        with _lock:
+        with lock:
             _read_notes()
             calls = _calls[key]
             if time.monotonic() >= until:
@@ -215,12 +258,20 @@ def made_by_another(key: str) -> bool:
         time.sleep(_POLL_SECONDS)
 
 
-def _note(key: str, what: str, returned: str | None = None) -> bool:
-    """Appends to the file; False if there is none."""
+def _end(key: str, what: str, returned: str | None = None) -> None:
+    with contextlib.suppress(OSError), lock:
+        if _job:
+            _open()
+            _read_notes()
+            _note(key, what, returned, _calls[key].count() + (what != _FAILS))
+
+
+def _note(key: str, what: str, returned: str | None = None, count: int = 0) -> bool:
+    """Appends to the file; False if there is none. count: of this rank's calls, if one ends."""
     if not _job:
         return False
     with contextlib.suppress(OSError):
-        line = json.dumps([_job, _own, key, what, returned]) + "\n"
+        line = json.dumps([_job, _own, key, what, returned, count]) + "\n"
         return os.write(_open(), line.encode()) == len(line)
     return False
 
@@ -230,7 +281,7 @@ def _open() -> int:
     global _file
     if _file is not None:  # without the lock, which another thread may hold for long
         return _file
-    with _lock:
+    with lock:
         if _file is None:
             file = private.open_file(f"calls-{config.node_name()}", os.O_APPEND)
             with contextlib.suppress(BlockingIOError):
@@ -243,7 +294,7 @@ def _open() -> int:
 
 
 def _read_notes() -> None:
-    """Counts the notes of this job since the last call; under _lock."""
+    """Counts the notes of this job since the last call; under lock."""
     global _read, _read_lines
     assert _file is not None
     data = os.pread(_file, max(0, os.fstat(_file).st_size - _read), _read)
@@ -252,6 +303,6 @@ def _read_notes() -> None:
     for line in lines:
         _read_lines += 1
         with contextlib.suppress(ValueError):  # a line that a full disk has cut off
-            job, rank, key, what, returned = json.loads(line)
+            job, rank, key, what, returned, count = json.loads(line)
             if job == _job:
-                _calls[key].add(rank, what, returned, _read_lines)
+                _calls[key].add(rank, what, returned, count, _read_lines)

@@ -7,12 +7,15 @@ continues in the log that the other rank began at that rotation, which may have 
 
 from __future__ import annotations
 
+import collections
 import functools
 import os
 import time
 from typing import Any
 
 from tensorflow.mpi._src.files import appends, journal, saves, shared_calls
+
+_rotations: collections.Counter[str] = collections.Counter()  # of this rank, by path
 
 
 def rolling(do_rollover: Any) -> Any:
@@ -27,7 +30,9 @@ def rolling(do_rollover: Any) -> Any:
         with appends.alone_on_node():
             # The number of this rotation, the same on all ranks: within making_all(), the renames
             # of do_rollover are not counted.
-            number = appends.note_truncation(path)
+            _rotations[path] += 1
+            number = _rotations[path]
+            appends.note_truncation(path)
             # Inode 0: this rank only reads what the others have published.
             published = [line.split() for line in journal.publish(key, f"{number} 0")]
             begun = {int(one): int(inode) for one, inode in published if inode != "0"}

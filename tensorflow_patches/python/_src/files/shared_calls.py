@@ -27,8 +27,10 @@ from tensorflow.mpi._src.runtime import threads
 
 _DONE_ERRNOS = (errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY)
 _DONE_CODES = (5, 6)  # of tf.errors: NOT_FOUND, ALREADY_EXISTS
-_MAKES = ("mkdir", "create_dir_v2", "link", "symlink")  # these destroy nothing
+# These destroy nothing. copy_v2: of tf.io.gfile, without overwrite.
+_MAKES = ("mkdir", "create_dir_v2", "link", "symlink", "copy_v2")
 _MOVES = ("rename", "replace", "rename_v2", "move")
+_LONG = ("move", "rmtree", "delete_recursively_v2", "copy_v2")
 _REMOVAL_SECONDS = 10.0  # of a tree that several ranks remove at once
 _POLL_SECONDS = 0.001
 _HIDDEN = ("/.tensorflow-mpi-", "/tensorflow-mpi-")  # our own files
@@ -58,19 +60,19 @@ def taken_as_done(function: Any) -> Any:
         key = " ".join([name, *paths])
         if not paths or not journal.begin(key):
             return function(*args, **kwargs)
-        if name not in _MAKES and journal.is_behind(key) and _is_done(name, paths, key):
-            journal.fail(key)  # ends the call that begin() has noted
-            returned: Any = _repeated(key, args)
-        else:
-            try:
-                returned = _made(function, key, paths, args, kwargs)
-            except BaseException as error:
-                journal.fail(key)
-                if not _means_done(error) or not journal.made_by_another(key):
-                    raise
-                returned = _repeated(key, args)
-            else:
-                journal.succeed(key, _path_of(returned))
+        try:
+            with _alone_for(name):  # until the call is noted
+                if name not in _MAKES and journal.is_behind(key) and _is_done(name, paths, key):
+                    journal.fail(key)  # ends the call that begin() has noted
+                    returned: Any = _repeated(key, args)
+                else:
+                    returned = _made(function, key, paths, args, kwargs)
+                    journal.succeed(key, _path_of(returned))
+        except BaseException as error:
+            journal.fail(key)
+            if not _means_done(error) or not journal.made_by_another(key):
+                raise
+            returned = _repeated(key, args)
         if name not in _MAKES:
             for path in paths:
                 appends.note_truncation(path)
@@ -119,8 +121,11 @@ def _move_own(
     key = versions.key(os.path.realpath(target))
     with appends.alone_on_node():
         is_first = not journal.is_behind(key) and not journal.is_running(key)
-        if not journal.begin(key):
-            return function(*args, **kwargs)
+        # Into a folder: there the names differ by rank.
+        into = is_first and function.__name__ == "move" and os.path.isdir(target)
+        is_noted = not into and journal.begin(key)
+    if not is_noted:
+        return function(*args, **kwargs)
     if not is_first:
         journal.fail(key)
         if journal.made_by_another(key) and os.path.lexists(target):
@@ -156,21 +161,20 @@ def _made(
 ) -> Any:
     """Calls `function`, and notes what this rank has made."""
     name = function.__name__
-    if name in _MAKES:
-        with appends.alone_on_node():  # until it is noted, no other rank replaces it
+    with _alone_for(name):  # until it is noted, no other rank replaces it
+        moved = _status(paths[0]) if name in _MOVES else None
+        # shutil.move calls other functions that are wrapped, and writes files.
+        with making_all(), versions.uncounted():
             returned = function(*args, **kwargs)
-            status = _status(paths[-1])
-    elif name in _MOVES:
-        status = _status(paths[0])
-        quick = name != "move"  # which may copy, and calls other wrapped functions
-        with appends.alone_on_node() if quick else contextlib.nullcontext():
-            with making_all(), versions.uncounted():
-                returned = function(*args, **kwargs)
-    else:
-        return function(*args, **kwargs)
-    if status is not None:
-        journal.note_made(key, paths[-1], status)
+        status = _status(paths[-1]) if name in _MAKES else moved
+        if status is not None:
+            journal.note_made(key, paths[-1], status)
     return returned
+
+
+def _alone_for(name: str) -> contextlib.AbstractContextManager[None]:
+    """No other rank is inside, except for calls that may take long."""
+    return contextlib.nullcontext() if name in _LONG else appends.alone_on_node()
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -58,13 +58,18 @@ def uncounted() -> contextlib.AbstractContextManager[None]:
     return threads.inside(_thread, uncounted=True)
 
 
+def is_uncounted() -> bool:
+    """Whether this thread is inside uncounted()."""
+    return _thread.uncounted
+
+
 def begin(path: str) -> bool:
     """Called before this rank's version of `path`, a real path, is moved there, or dropped.
 
     Returns whether it is noted, for end().
     """
     # A path with a rank-specific part is a different file on each rank: versions cannot be matched.
-    return not _thread.uncounted and names.pattern(path) == path and journal.begin(key(path))
+    return names.pattern(path) == path and journal.begin(key(path))
 
 
 def end(path: str, noted: bool, settled: bool) -> None:

@@ -22,6 +22,7 @@ from tensorflow.mpi._src.files import (
     differing_names,
     journal,
     saves,
+    shared_calls,
     versions,
 )
 from tensorflow.mpi._src.lifecycle import engine
@@ -322,9 +323,12 @@ def checking_before_write(check: Any) -> Any:
 
 def copying(copy: Any) -> Any:
     """Wraps file_io.copy_v2, by which tf.io.gfile copies."""
+    copy_once = shared_calls.taken_as_done(copy)
 
     def copy_v2(src: Any, dst: Any, overwrite: bool = False) -> None:
-        whole = _begin(dst) if overwrite and os.path.isfile(src) else None
+        if not overwrite:
+            return copy_once(src, dst)
+        whole = _begin(dst) if os.path.isfile(src) else None
         if whole is None:
             copy(src, dst, overwrite)
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tensorflow.mpi._src.runtime import c_api, group, hooks
 called_by_script = False  # whether the script has called a collective of tf.mpi
 # The number of the last exchange that has started, and the highest of those that have ended.
 last_started, last_ended = 0, 0
+before_exchange: list[Callable[[], None]] = []  # called when an exchange starts
 
 KINDS = {"allreduce": 0, "allgather": 1, "broadcast": 2, "barrier": 3}
 # "plain sum": by the MPI library's own allreduce, except on GPUs and with TF_MPI_FAULT=shrink.
@@ -88,6 +90,8 @@ def run(
     global last_started, last_ended
     last_started += 1
     number = last_started
+    for note in before_exchange:
+        note()
     lib = c_api.load()
     presence.uses()
     presence.follow()
