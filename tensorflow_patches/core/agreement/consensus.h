@@ -3,8 +3,8 @@
 //
 // Agreements have positions, numbered identically on all ranks. At a position each rank may vote
 // for what it expects there. The vote is committed when all ranks have voted, and rejected if a
-// rank rejects it before that. Both outcomes are final, and the same for all ranks. A rank that has
-// not voted at a position can rely on nothing being committed there.
+// rank rejects it before that. Both outcomes are final, and the same for all ranks. Nothing is
+// committed at a position as long as one rank has not voted there.
 //
 // The others may leave a position before a rank has seen its outcome: NCCL, for example, only
 // enqueues what was committed. But they commit nothing more without this rank's vote, so if its

@@ -39,8 +39,8 @@ class Coordinator {
 
   void Receive(int rank, const ReadyList& ready_list, TimePoint now);
 
-  // Whether no request is unanswered, no error will answer a request that a rank has not announced
-  // yet, and no rank has joined.
+  // Whether no request is unanswered, nothing waits for Decide, no error will answer a request that
+  // a rank has not announced yet, and no rank has joined.
   bool nothing_open() const {
     return pending_.empty() && agreed_.empty() && early_errors_.empty() && next_.empty() &&
            num_joined_ == 0;

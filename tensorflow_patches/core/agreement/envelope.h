@@ -1,5 +1,5 @@
 // The envelope of a control message: its sequence number between two ranks, and a hash of the
-// content. Damaged and duplicated messages are detected; a lost one is when the next arrives.
+// content. Damage and duplicates are detected on arrival, a loss when the next message arrives.
 //
 // Pure functions, any thread. The hash detects accidents, not attacks.
 

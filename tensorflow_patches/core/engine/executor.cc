@@ -94,7 +94,7 @@ Status Executor::Resolve(const ResponseItem& item, int contributors) {
     return Refusal("'" + (entry != nullptr ? entry->name : item.named.name) + "'", why);
   };
   const int size = state_->size(), rank = state_->rank();
-  // Only a rank that has joined, or once had no gradients, may find itself left out.
+  // Only a rank that has joined, or has reported that it has no gradients, may be left out.
   const bool missing = own == nullptr && IsMember(signature, rank);
   if (missing && ((!state_->joined && !state_->reported_no_gradients) || contributors == size)) {
     return refuse("which this rank has not announced");

@@ -46,7 +46,7 @@ struct EngineOptions {
 struct EngineStats {
   uint64_t completed = 0;    // tensors of requests that ended with ok
   uint64_t collectives = 0;  // responses executed
-  uint64_t bytes = 0;        // of these requests' tensors
+  uint64_t bytes = 0;        // of the completed tensors
   uint64_t predicted = 0;    // agreements without a message
   uint64_t messages_sent = 0;
   uint64_t messages_received = 0;

@@ -25,7 +25,7 @@ WaitState WaitStateReporter::CurrentWaitState() {
       ++waits;
     }
   });
-  wait_state.has_no_gradients &= waits == 0;  // so far, that of a wait for a file
+  wait_state.has_no_gradients &= waits == 0;  // at this point only a wait for a file has set it
   if (wait_state.blocked != WaitState::Blocked::kNo || script_state.several_threads())
     return wait_state;
   if (waits == 1 && entry->submissions.front().request.blocks) {

@@ -160,7 +160,7 @@ bool GatheredRows::AreIdentical() const {
   int identical = 0;
   for (size_t rank = 0; rank + 1 < starts_.size(); ++rank) {
     const size_t theirs = starts_[rank + 1] - starts_[rank];
-    // It does not take part; if it does, `identical` is too small in the end.
+    // Probably a rank that does not take part; if it does, `identical` ends below contributors_.
     if (theirs == 0 && rows != 0) continue;
     if (theirs != rows ||
         std::memcmp(indices_.data() + starts_[rank], own_.indices().data(),

@@ -45,7 +45,7 @@ struct Repeat {
 // The repeats in `indices`, in order. `indices` has fewer than 2^31 elements.
 std::vector<Repeat> FindRepeats(const std::vector<int64_t>& indices);
 
-// One rank's rows. The indices are found at construction; the rows are packed when Pack is called.
+// One rank's rows. Repeated indices (kSum) are found at construction; Pack sums their rows.
 class OwnRows {
  public:
   OwnRows() = default;

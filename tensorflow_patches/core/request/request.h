@@ -116,11 +116,11 @@ Status Validate(const Signature& signature);
 enum class Purpose : uint8_t {
   kStep,        // a kernel in a training step
   kScript,      // the script's own call, or a decision that all ranks must share
-  kBackground,  // neither; its submitter does not wait for it
+  kBackground,  // neither; its submitter continues, and may wait for it later
   kData,        // a dataset's, submitted ahead of its use
 };
 inline constexpr int kNumPurposes = 4;
-// Whether the script's thread waits for it.
+// Whether the script's thread waits for it from the start.
 inline bool IsWaitedFor(Purpose purpose) {
   return purpose == Purpose::kStep || purpose == Purpose::kScript;
 }
