@@ -19,7 +19,7 @@
 namespace tfmpi {
 
 struct NodeOptions {
-  // The type of float32 sums between nodes: kFloat32, or kFloat16 or kBfloat16 if they are rounded.
+  // The type of all float32 sums between nodes: kFloat32, or one to which they are rounded.
   DataType wire = DataType::kFloat32;
   Stores stores = Stores::kAuto;
   // For tests: NodeBuffers::Options::map.
