@@ -74,8 +74,8 @@ double SecondsSince(TimePoint start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The requests of one round, whose memory belongs to `owner`. It lives until the last of them has
-// ended, which may be after a wait has timed out.
+// The requests of one round, whose memory belongs to `owner`. A round lives until the last of them
+// has ended, which may be after a wait has timed out.
 class Round {
  public:
   static std::shared_ptr<Round> Make(size_t requests, std::shared_ptr<void> owner) {

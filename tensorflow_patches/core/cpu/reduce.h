@@ -37,7 +37,7 @@ struct Reduction {
 };
 
 // Reduces `count` elements (not reduction.count) of each of the `n` sources, in the order of the
-// sources. Writes the result to `out` and, if that is not null, to `copy`. A source may be `out`.
+// sources. Writes the result to `out`, and to `copy` unless that is null. A source may be `out`.
 void Reduce(const Reduction& reduction, const void* const* sources, int n, size_t count, void* out,
             void* copy);
 

@@ -40,7 +40,8 @@ struct DeviceChoice {
 
 // A pure function of the facts of all ranks, by rank, and of their common settings, so all ranks
 // choose the same. kAuto takes the first that is possible of kShared, NCCL, kMpi and kStaged. If
-// the way that `wanted` names is not possible, kNccl and kIpc fail with the reason, and kMpi
+// data must be rounded between nodes of equal size, NCCL with one rank per node and kMpi are not.
+// If the way that `wanted` names is not possible, kNccl and kIpc fail with the reason, and kMpi
 // becomes kStaged. With one rank the choice is always kStaged, without an error.
 Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransport wanted,
                              const BetweenNodes& between, DeviceChoice* choice);

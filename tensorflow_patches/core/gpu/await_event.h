@@ -11,8 +11,8 @@
 
 namespace tfmpi {
 
-// Pauses after `polls` polls of a GPU without news: at first shortly, then it sleeps. Returns false
-// if the deadline has passed.
+// Pauses after `polls` polls of a GPU without news: briefly at first; later it checks the deadline,
+// and sleeps. Returns false if it sees that the deadline has passed.
 inline bool PauseBetweenPolls(int polls, TimePoint deadline) {
   constexpr int kSpins = 200;
   if (polls < kSpins) {

@@ -28,7 +28,8 @@ struct GpuOptions {
   size_t mpi_chunk_bytes = kGpuToGpuChunkBytes;
   // Prints a line for people, once, on the communication thread.
   std::function<void(const std::string&)> log;
-  // Called once, on the communication thread, when the ranks have chosen. `staged`: all data is.
+  // Called once, when several ranks have chosen. `staged`: whether all data is. Communication
+  // thread.
   std::function<void(bool staged)> chosen;
 
   // For tests, instead of NCCL: what this rank reports, and a factory of its collectives, over its

@@ -22,7 +22,7 @@
 
 namespace tfmpi {
 
-// Called by all ranks: replaces `data` by that of `first`, the same rank for a whole node.
+// Called by all ranks: replaces `data` with that of rank `first`, which may differ between nodes.
 Status ShareFirstValue(Transport* transport, int first, void* data, size_t bytes,
                        TimePoint deadline);
 

@@ -13,7 +13,7 @@ constexpr std::chrono::seconds kPatience{60};
 constexpr int kMinPings = 8;
 constexpr int kMaxPings = 200;
 constexpr int64_t kQuick = 100'000;  // ns for a round trip
-// For the events of all ranks together, since every rank receives all of them in the allgather.
+// Bytes, for the events of all ranks together, since the allgather gives all of them to each rank.
 constexpr size_t kMaxGathered = size_t{256} << 20;
 
 int64_t SteadyNanoseconds() {

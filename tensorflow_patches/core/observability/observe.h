@@ -21,7 +21,7 @@ namespace tfmpi {
 struct Observation {
   std::string timeline;  // the file to write; empty: none
   bool stats = false;
-  int64_t clock_offset = 0;  // ns by which this rank's clock is ahead of rank 0's; an output
+  int64_t clock_offset = 0;  // ns this rank's clock is ahead of rank 0's; set by StartObserving
 };
 
 // Agrees on rank 0's settings, compares the clocks if there are several nodes and a timeline, and

@@ -33,7 +33,7 @@ struct RankStats {
   std::array<uint64_t, 12> by_tensors = {};
   // In seconds. A gradient is outstanding from its submission until it is complete.
   double exposed = 0;  // some gradient outstanding, and no more to come in this step
-  double hidden = 0;   // some gradient outstanding while others of the step were still computed
+  double hidden = 0;   // some gradient outstanding while others of the step were being computed
   double wait = 0;     // sum over gradients' requests, from submission until all ranks agreed
   double pack = 0, reduce = 0, unpack = 0, apply = 0;  // in these stages (timeline.h)
 };

@@ -46,7 +46,7 @@ struct Recorder {
   std::map<uint32_t, std::vector<std::string>> parts;
   uint32_t next_id = 1;
   uint32_t dropped_at = 0;  // next_id when names were last dropped
-  // The number of times that names were dropped: the names that threads have cached become invalid.
+  // How often names were dropped. Each time the names that threads have cached become invalid.
   std::atomic<uint32_t> generation{0};
   std::atomic<int64_t> nanoseconds[kNumStages] = {};
 };

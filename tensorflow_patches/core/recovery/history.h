@@ -25,7 +25,7 @@ struct Result {
 };
 
 struct Unit {
-  ResponseList what;  // one response, or the other entries without a response
+  ResponseList what;  // one response alone, or all other entries of a list
   Result result;
 };
 

@@ -23,7 +23,6 @@ class SwitchableTransport : public Transport {
  public:
   explicit SwitchableTransport(std::unique_ptr<Transport> first) { SwitchTo(std::move(first)); }
 
-  // Directs all calls to `next` from now on.
   void SwitchTo(std::unique_ptr<Transport> next) {
     Transport* const raw = next.get();
     Keep(std::move(next));

@@ -18,7 +18,7 @@ class ControlChannel {
  public:
   ControlChannel(ControlRing* out, ControlRing* in) : out_(out), in_(in) {}
 
-  // Writes as much as fits. Then notify the peer.
+  // Writes as much as fits. The caller must then notify the peer.
   void Send(const std::string& message) {
     const uint64_t length = message.size();
     waiting_.append(reinterpret_cast<const char*>(&length), sizeof length);

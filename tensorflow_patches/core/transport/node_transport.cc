@@ -61,7 +61,6 @@ class RoundingRail : public Transport {
   std::vector<char> narrow_;
 };
 
-// Null if `between` is null. kFloat32 rounds nothing.
 std::unique_ptr<Transport> MakeRail(std::unique_ptr<Transport> between, DataType wire) {
   if (between == nullptr || wire == DataType::kFloat32) return between;
   return std::make_unique<RoundingRail>(std::move(between), wire);

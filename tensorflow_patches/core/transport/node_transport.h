@@ -1,8 +1,9 @@
 // A transport that uses shared memory inside a node, on top of one that reaches all ranks.
 //
 // Inside a node, data and control messages pass through shared memory, and a waiting rank sleeps
-// until a peer wakes it. Between nodes, the ranks that own the same share of a tensor, one per node
-// (a rail), reduce that share further after each node has reduced it.
+// until a peer wakes it. In an allreduce between nodes of equal size, the ranks that own the same
+// share of a tensor, one per node (a rail), reduce that share further after each node has reduced
+// it. Other collectives between nodes do not use shared memory.
 
 #ifndef TFMPI_CORE_TRANSPORT_NODE_TRANSPORT_H_
 #define TFMPI_CORE_TRANSPORT_NODE_TRANSPORT_H_
@@ -18,7 +19,7 @@
 namespace tfmpi {
 
 struct NodeOptions {
-  // The type of float32 sums between nodes: kFloat32, or kFloat16 or kBfloat16 if they are rounded.
+  // The type of all float32 sums between nodes: kFloat32, or one to which they are rounded.
   DataType wire = DataType::kFloat32;
   Stores stores = Stores::kAuto;
   // For tests: NodeBuffers::Options::map.
@@ -28,8 +29,8 @@ struct NodeOptions {
 };
 
 // `all` reaches every rank. `rail` reaches the ranks with this local rank, one per node, in node
-// order; null if there is one node, or if the nodes have different numbers of ranks: data then goes
-// through `all`. `memory` is this node's memory; `node_ranks` are the node's ranks, ascending.
+// order; null if there is one node, or if the nodes have different numbers of ranks, whose data
+// goes through `all`. `memory` is this node's memory; `node_ranks` are the node's ranks, ascending.
 // `leaders`, by rank: the first rank of its node, through which control messages pass on the way to
 // rank 0 (control_links.h); empty: each rank exchanges messages with rank 0.
 std::unique_ptr<Transport> MakeNodeTransport(std::unique_ptr<Transport> all,

@@ -31,8 +31,8 @@ struct RollCallOptions {
   }
 };
 
-// kFailedPrecondition on all ranks if their settings differ, with all values and the ranks that
-// have them. If a rank does not answer, rank 0 returns kDeadlineExceeded, the others its message.
+// If settings differ: kFailedPrecondition on all ranks, with the values and their ranks. If a rank
+// does not answer: kDeadlineExceeded on rank 0, kFailedPrecondition with its message elsewhere.
 Status RollCall(Transport* transport, const RollCallOptions& options);
 
 // `settings` by rank. Returns "" if they are the same, else the message of RollCall.

@@ -37,8 +37,8 @@ struct Topology {
   int local_rank = 0;  // rank among the ranks of this node
   int local_size = 1;  // ranks on this node
   int nodes = 1;
-  int cores = 1;        // that the ranks of this node can use together
-  int node_leader = 0;  // the number, among all ranks, of this node's local rank 0
+  int cores = 1;        // available to the ranks of this node together
+  int node_leader = 0;  // the rank that is this node's leader
 };
 
 struct ControlMessage {
@@ -65,10 +65,10 @@ class Transport {
   // The ranks with which this one exchanges the engine's messages. Constant for the lifetime of the
   // group.
   virtual ControlLinks links() const { return MakeStar(topology().rank, topology().size); }
-  // Waits until no message is kept here for lack of room at its receiver. (MPI keeps its own, and
-  // delivers them during later calls.) Called after a response list was sent down and before the
-  // operations in it, which the children join only once they have read the list. Children read
-  // messages whenever they are in no operation.
+  // Waits until no sent message is left here because its receiver's ring is full. (MPI keeps its
+  // own, and delivers them during later calls.) Called after a response list was sent down and
+  // before the operations in it, which the children join only once they have read the list.
+  // Children read messages whenever they are in no operation.
   virtual Status Flush(TimePoint /*deadline*/) { return Status(); }
   // Sleeps until a message may have arrived, Wake is called, or `limit` has passed. Before it
   // sleeps, but after the others can see that this rank waits, it calls `ready`, and returns at

@@ -50,8 +50,8 @@ int Probe(int32_t* source, size_t* bytes, char* error) {
 
 int Receive(void* data, size_t bytes, char* error) {
   State& state = GetState();
-  // Probe has already matched the message, so this waits for bytes in flight, never for a call that
-  // the peer has yet to make.
+  // Probe has already matched the message, so the peer has called Send; but only further calls of
+  // MPI by the peer complete a large message.
   MPI_Request request = MPI_REQUEST_NULL;
   TFMPI_RETURN_IF_ERROR(
       "MPI_Imrecv", MPI_Imrecv(data, static_cast<int>(bytes), MPI_BYTE, &state.probed, &request));

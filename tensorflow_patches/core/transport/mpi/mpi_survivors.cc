@@ -18,7 +18,7 @@ int CanShrink(char* error) {
     why = "the job was started without fault tolerance (mpirun --with-ft ulfm)";
   }
   if (why == nullptr) {
-    // A death is also an error of these, and would end the job.
+    // A death is an error of these communicators, too, and would end the job.
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     return kTfMpiOk;
@@ -74,7 +74,7 @@ int Regroup(TfMpiTransportInfo* info, char* error) {
   state.probed = MPI_MESSAGE_NULL;
   MPI_Comm smaller = MPI_COMM_NULL;
   TFMPI_RETURN_IF_ERROR("MPIX_Comm_shrink", state.ulfm.Shrink(state.data.comm, &smaller));
-  // The former communicators are not freed: that needs the ranks that have died.
+  // The former communicators are not freed, because all of their ranks would have to take part.
   state.control = MPI_COMM_NULL;
   state.rail = state.node = Group();
   state.data.comm = smaller;

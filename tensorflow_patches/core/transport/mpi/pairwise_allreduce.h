@@ -24,7 +24,7 @@ struct Group {
   int size = 1;
 };
 
-// Exchanges one chunk at a time. With one tag, all ranks start the same chunks in the same order.
+// Exchanges one chunk at a time. For each tag, all ranks start the same chunks in the same order.
 // The functions return MPI's error codes.
 class PairwiseAllreduce {
  public:

@@ -32,7 +32,7 @@ enum TfMpiGroup {
 
 struct TfMpiTransportInfo {
   int32_t rank, size, local_rank, local_size, nodes;
-  int32_t cores;      // that the ranks of this node can use together
+  int32_t cores;      // available to the ranks of this node together
   int32_t has_rails;  // 1: every node has the same number of ranks
   char library[256];  // the MPI library and its version, one line
 };

@@ -47,7 +47,6 @@ class NodeBuffers {
   // All buffers, one after another, for code that must register them.
   char* memory() const { return memory_; }
   size_t bytes() const { return options_.bytes * static_cast<size_t>(ranks()); }
-  // The buffer of a rank of the node.
   char* of(int rank) const { return memory_ + static_cast<size_t>(rank) * options_.bytes; }
   int rank() const { return node_->rank(); }
   int ranks() const { return node_->ranks(); }

@@ -45,7 +45,7 @@ enum class SleepState : uint32_t {
 // One rank's part of the shared state. Counters only increase, over all operations of the group.
 struct RankState {
   // Written by this rank, read by its peers.
-  alignas(kCacheLine) std::atomic<uint64_t> put;  // chunks whose data is in its slots
+  alignas(kCacheLine) std::atomic<uint64_t> put;  // chunks that it has written to its slots
   std::atomic<uint64_t> reduced;                  // chunks whose share it has reduced
   std::atomic<uint64_t> taken;  // chunks for which it needs no peer's slot any more
   // A futex on which this rank sleeps; Notify increments it.

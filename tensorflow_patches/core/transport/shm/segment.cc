@@ -81,7 +81,7 @@ void* CreateSegment(size_t bytes, SegmentId* id, std::string* why) {
   }
   // Allocated now: a full file system is an error here, and would be a SIGBUS later. In older
   // kernels each signal, such as a profiler's, would interrupt this, and undo it. sigprocmask,
-  // because pthread_sigmask needs a newer glibc; on Linux both are about the calling thread.
+  // because pthread_sigmask needs a newer glibc; on Linux both affect only the calling thread.
   sigset_t all, before;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, &before);
