@@ -47,8 +47,7 @@ TFMPI_API void tfmpi_start_waits_for(char* out, int32_t bytes);
 // On the thread of tfmpi_start, or on one that calls os._exit(0). Waits until every rank has
 // joined. Requests submitted afterwards fail.
 TFMPI_API int32_t tfmpi_join(char* error);
-// Engine::Leave, in place of tfmpi_join; also on a training thread that has failed. `seconds`: the
-// `grace`; an operation in progress may take longer.
+// Engine::Leave (`seconds`: `grace`) instead of tfmpi_join; also on a failed training thread.
 TFMPI_API void tfmpi_leave(const char* reason, double seconds);
 // LimitInterpreterEnd of runtime/interpreter_end.h, after tfmpi_join or tfmpi_leave.
 TFMPI_API void tfmpi_limit_end(int32_t code, double seconds, const char* line);
