@@ -44,11 +44,10 @@ TFMPI_API int32_t tfmpi_start(const struct TfMpiOptions* options, char* error);
 // During tfmpi_start, on another thread: writes which ranks it waits for, and what they must do,
 // truncated to `bytes`; "" if it does not wait.
 TFMPI_API void tfmpi_start_waits_for(char* out, int32_t bytes);
-// On the thread of tfmpi_start. Waits until every rank has joined. Requests submitted afterwards
-// fail.
+// On the thread of tfmpi_start, or on one that calls os._exit(0). Waits until every rank has
+// joined. Requests submitted afterwards fail.
 TFMPI_API int32_t tfmpi_join(char* error);
-// In place of tfmpi_join; also on a training thread that has failed. Tells the other ranks that
-// this one stops; waits up to `seconds`.
+// Engine::Leave (`seconds`: `grace`) instead of tfmpi_join; also on a failed training thread.
 TFMPI_API void tfmpi_leave(const char* reason, double seconds);
 // LimitInterpreterEnd of runtime/interpreter_end.h, after tfmpi_join or tfmpi_leave.
 TFMPI_API void tfmpi_limit_end(int32_t code, double seconds, const char* line);
@@ -70,7 +69,7 @@ TFMPI_API const char* tfmpi_transport(void);
 // 1 if gradients are averaged in compiled steps, 0 if such steps fail
 TFMPI_API int32_t tfmpi_compiles(void);
 // tensors completed with ok, collectives, bytes, registrations seen, registrations decorated,
-// gradients submitted by kernels, optimizer ops run, and those run by a SynchronousUpdate
+// gradients submitted by kernels, ApplyKernel::Applied, SynchronousUpdate::Updated
 TFMPI_API void tfmpi_stats(uint64_t out[8]);
 
 // After tfmpi_join, on rank 0, if it was started with `stats`: FormatStats of

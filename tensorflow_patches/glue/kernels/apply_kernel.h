@@ -46,7 +46,7 @@ class ApplyKernel : public tensorflow::AsyncOpKernel {
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override;
 
-  // The number of optimizer ops run by the process so far, however their gradients were averaged.
+  // The number of optimizer ops run by decorated kernels so far; not those of compiled steps.
   static int64_t Applied();
   static void CountApplied();
   // Sets whether the gradients of optimizer ops that run eagerly on this thread from now on are

@@ -50,9 +50,9 @@ std::unique_ptr<RequestGroup> RequestGroup::OfKernel(Engine* engine,
 
 void RequestGroup::Add(Request request) {
   if (memory_.gpu != nullptr) {
-    const void* const scale = request.memory.weight_on_gpu;
+    const void* const weight = request.memory.weight_on_gpu;
     request.memory = memory_;
-    request.memory.weight_on_gpu = scale;
+    request.memory.weight_on_gpu = weight;
     request.signature.on_gpu = true;
   }
   requests_.push_back(std::move(request));

@@ -1,10 +1,10 @@
 // The process's only engine, which Python starts and ends.
 //
-// StartRuntime, JoinRuntime and StatsReport: Python's main thread. LeaveRuntime: that thread, or a
-// training thread that has failed. Everything else: any thread. Before StartRuntime there is no
-// engine, and kernels are stock kernels; after JoinRuntime or LeaveRuntime requests fail. A child
-// that this process forks has no engine either: its kernels act like stock ones, as with one rank,
-// and it has none of the memory that the ranks share.
+// StartRuntime: Python's main thread. JoinRuntime and StatsReport: that thread, or one that calls
+// os._exit(0). LeaveRuntime: also a training thread that has failed. Everything else: any thread.
+// Before StartRuntime there is no engine, and kernels are stock kernels; after JoinRuntime or
+// LeaveRuntime requests fail. A child that this process forks has no engine either: decorated
+// kernels act like stock ones there, collectives fail, and it has none of the shared memory.
 
 #ifndef TFMPI_GLUE_RUNTIME_RUNTIME_H_
 #define TFMPI_GLUE_RUNTIME_RUNTIME_H_

@@ -47,6 +47,7 @@ def idle(launcher: config.Launcher) -> str | None:
 
 
 def _ranks_here(launcher: config.Launcher) -> int:
+    # The launcher may not say; with TF_MPI_TOPOLOGY, topology() has fewer.
     return max(launcher.local_size, c_api.topology()[3])
 
 

@@ -118,8 +118,8 @@ def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
 def _in_graph(
     kind: str, value: Any, name: str | None, attributes: dict[str, Any], suffix: str = ""
 ) -> Any:
-    """Without a `name`, ranks match the call by the names of the tf.function and the op, which a
-    retrace does not change."""
+    """Without a `name`, ranks match the call by the names of its graph and of the op. A retrace
+    does not change those of a tf.function's body, but it does those of a loop or a branch in it."""
     from tensorflow.python.framework import constant_op, op_def_library, ops
 
     presence.uses()

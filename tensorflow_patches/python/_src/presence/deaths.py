@@ -25,7 +25,7 @@ import zlib
 from tensorflow.mpi import config
 from tensorflow.mpi._src.presence import launcher, peers
 
-# How many following ranks each rank watches; so four watch each, of which some should live.
+# How many following ranks each rank watches. As many watch it, of which some should be alive.
 _WATCHED = 4
 _SIGNALS_OF_LAUNCHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LAUNCHER_SECONDS = 1.0  # a launcher that ends its ranks has ended this one, too, by then

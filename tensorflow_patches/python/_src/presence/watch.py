@@ -362,7 +362,7 @@ def while_the_script_runs(rank: int, size: int) -> None:
 @contextlib.contextmanager
 def end(rank: int, size: int) -> Iterator[None]:
     """Wraps the join, in which this rank waits for the other ranks and MPI to end."""
-    if size == 1 and _watcher is None:  # with a watcher, others have died
+    if size == 1 and _watcher is None:  # a watcher: there were others, which have died
         yield
         return
     with _polling(_End(rank, size).poll):

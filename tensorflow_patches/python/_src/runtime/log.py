@@ -23,7 +23,7 @@ _logged_keys: set[str] = set()  # keys of once()
 def once(line: str, key: str | None = None, *, every_rank: bool = False) -> None:
     """Like `say`, but only the first time for `key`, and only on rank 0 unless `every_rank`.
 
-    With averages left to the script, every rank is a rank 0 (group.rank).
+    That is the group's rank 0, even where averages are left to the script.
     key: the same for lines of which one is enough; by default the line itself.
     """
     key = line if key is None else key
