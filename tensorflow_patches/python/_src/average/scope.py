@@ -156,7 +156,8 @@ def for_the_script() -> contextlib.AbstractContextManager[None]:
 
 
 def capture_scope() -> Any:
-    """The scope for gradients taken later: for_the_script, if this thread is inside it now."""
+    """A function that returns the context for gradients taken later: for_the_script, if this thread
+    is inside it now."""
     return for_the_script if getattr(_local, "script", False) else contextlib.nullcontext
 
 
