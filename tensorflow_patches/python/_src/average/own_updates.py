@@ -55,11 +55,10 @@ def assigned(graph: Any, op: Any, numbers: list[Any]) -> None:
 def taken_eagerly(variables: list[Any]) -> None:
     """Called when gradients are taken eagerly and, as far as known, ranks have the same data.
 
-    Calls 2, 4, 8, ... are collective, so all ranks must make as many calls: they compare the
-    variables, until one has changed since the last comparison and all are equal, or until
-    something has been averaged. So a first step of n calls, for example one that accumulates
-    gradients, is compared within the second. A rank does not look for changes by itself: if its own
-    update is zero, it would come to another answer than the others.
+    Calls 2, 4, 8, ... compare the variables, collectively, so all ranks must make as many calls.
+    This ends once a variable has changed and all are equal, or something has been averaged. So a
+    first step of n calls, for example one that accumulates gradients, is compared within the
+    second. No rank decides this alone: one whose own update is zero would see no change.
     """
     global _first_step, _compared
     step = _first_step  # another thread may end it

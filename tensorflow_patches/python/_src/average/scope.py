@@ -156,8 +156,7 @@ def for_the_script() -> contextlib.AbstractContextManager[None]:
 
 
 def capture_scope() -> Any:
-    """A function that returns the context for gradients taken later: for_the_script, if this thread
-    is inside it now."""
+    """What makes the context for gradients taken later: for_the_script, if inside it now."""
     return for_the_script if getattr(_local, "script", False) else contextlib.nullcontext
 
 

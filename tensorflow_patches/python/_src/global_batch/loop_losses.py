@@ -52,8 +52,7 @@ def check(targets: list[Any]) -> None:
 
 
 def _samples(graph: Any) -> list[Any]:
-    """Arguments of a function, and elements of iterators in `graph`, whose first dimension may be
-    that of the samples of a part."""
+    """Arguments and iterators' elements of `graph` with, perhaps, a part's samples as rows."""
     parts = scope.own_rows() or set()
     inputs = getattr(graph, "inputs", ())
     given = [one for one in inputs if one.dtype not in ("resource", "variant")]

@@ -204,8 +204,7 @@ class Planned:
         self._next_draw: Iterator[Draw] = iter(draws)
 
     def next(self, kind: str) -> Site | None:
-        """The decision for the next call; None from the first call on whose `kind` differs from the
-        analyzed one. Which loss or metric it belongs to is not compared."""
+        """The decision for the next call, of any loss or metric; None once a `kind` differs."""
         site = next(self._next, None)
         if site is None or site.kind != kind:
             self._next = iter(())
