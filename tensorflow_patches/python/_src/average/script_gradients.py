@@ -11,7 +11,7 @@ that of one process only if the gradients were averaged where they were taken. S
   a tf.function returns is averaged only by an optimizer, after all that the script does with it.
 - In eager code it is unknown what happens to a gradient later. It is averaged at once if the ranks
   see different data: in a step of Keras, and in a loop whose data differ by rank, unless the script
-  called a collective outside of graphs before: it is then assumed to average by itself.
+  called a collective outside of graphs before its first gradient, and so may average by itself.
 
 Gradients of tensors, and in eager code gradients inside another tape, are left alone. Variables
 that are updated from anything else are compared after the first step (own_updates.py).
