@@ -79,8 +79,8 @@ def _rows(slices: Any) -> int:
 def _rows_if_sparse(slices: Any) -> int | None:
     """The number of this rank's rows if a sparse gradient should travel as rows; otherwise None.
 
-    It travels as a dense tensor if that moves fewer bytes. The ranks' numbers of rows may differ a
-    little; the engine reports ranks that decide differently.
+    It travels as a dense tensor if that moves fewer bytes, if its shape is not static, or with
+    TF_MPI_SPARSE=dense. The engine reports ranks whose numbers of rows lead to other decisions.
     """
     mode = config.get("TF_MPI_SPARSE")
     shape = slices.values.shape

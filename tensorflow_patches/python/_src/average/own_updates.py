@@ -55,10 +55,10 @@ def assigned(graph: Any, op: Any, numbers: list[Any]) -> None:
 def taken_eagerly(variables: list[Any]) -> None:
     """Called when gradients are taken eagerly and, as far as known, ranks have the same data.
 
-    Compares at calls 2, 4, 8, ..., which all ranks reach, until a variable is equal on all ranks
-    but has changed since the last comparison. So a first step of n calls, for example one that
-    accumulates gradients, is compared within the second. Updates are not looked for at every call:
-    a rank whose own update is zero would come to another answer than the others.
+    Calls 2, 4, 8, ... compare the variables, collectively, so all ranks must make as many calls.
+    This ends once a variable has changed and all are equal, or something has been averaged. So a
+    first step of n calls, for example one that accumulates gradients, is compared within the
+    second. No rank decides this alone: one whose own update is zero would see no change.
     """
     global _first_step, _compared
     step = _first_step  # another thread may end it
@@ -89,8 +89,7 @@ def function_called(graph: Any) -> None:
 
 
 def compare(handles: list[Any]) -> dict[str, int]:
-    """Collective, after the first step: rank 0's digests by name. Raises RuntimeError if these
-    variables differ by rank."""
+    """Collective: rank 0's digests by name. RuntimeError if these variables differ by rank."""
     everyone = _digests(handles)
     found = _difference(everyone)
     if found is not None:
@@ -144,8 +143,8 @@ def mark_checked() -> None:
 def warn_if_nothing_was_averaged() -> None:
     """At exit, rank 0 warns if the script may have trained without an Apply op.
 
-    Not if it has called collectives, and so may have averaged by itself; nor after Keras's fit,
-    evaluate or predict, which have checks of their own.
+    Not if it has called collectives outside of graphs, and so may have averaged by itself, nor
+    after mark_checked().
     """
     if group.rank != 0 or group.size == 1 or collectives.called_by_script or _updates_checked:
         return

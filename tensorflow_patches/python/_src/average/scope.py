@@ -156,7 +156,7 @@ def for_the_script() -> contextlib.AbstractContextManager[None]:
 
 
 def capture_scope() -> Any:
-    """The scope for gradients taken later: for_the_script, if this thread is inside it now."""
+    """A factory of the context for gradients taken later: for_the_script, if inside it now."""
     return for_the_script if getattr(_local, "script", False) else contextlib.nullcontext
 
 

@@ -7,10 +7,11 @@ that of one process only if the gradients were averaged where they were taken. S
 - In a graph every gradient passes through an IdentityN. Attributes turn it into an average once a
   value computed from it reaches an optimizer or an assignment. An optimizer that receives it
   unchanged takes the input of the IdentityN and averages in its own way. A gradient that reaches no
-  update is never averaged.
+  update is never averaged. The search does not enter functions from their results: a gradient that
+  a tf.function returns is averaged only by an optimizer, after all that the script does with it.
 - In eager code it is unknown what happens to a gradient later. It is averaged at once if the ranks
   see different data: in a step of Keras, and in a loop whose data differ by rank, unless the script
-  called a collective before it first took a gradient, because then it averages by itself.
+  called a collective outside of graphs before its first gradient, and so may average by itself.
 
 Gradients of tensors, and in eager code gradients inside another tape, are left alone. Variables
 that are updated from anything else are compared after the first step (own_updates.py).
@@ -33,7 +34,7 @@ from tensorflow.mpi._src.variables import naming, unwrap
 _LABEL = "gradients taken"
 _averages_seen = False  # whether the script has received an average in eager code
 _rows_compared = itertools.count(1)
-# Whether the script averages by itself; None until it first takes a gradient in eager code.
+# Whether the script is assumed to average by itself; None until it first takes an eager gradient.
 _averages_itself: bool | None = None
 # How a function uses an argument: an update uses it, or a value computed from it; or an optimizer
 # receives it unchanged.
@@ -194,10 +195,8 @@ def resolve(gradient: Any) -> tuple[Any, bool]:
     """The gradient that an optimizer should use, and whether it is already an average.
 
     For a gradient that the script passes on unchanged it is the input of its IdentityN. For any
-    other, the gradients that it was computed from become averages.
-
-    Args:
-      gradient: a tensor, or tf.IndexedSlices.
+    other, the gradients that it was computed from become averages. In eager code it is `gradient`
+    itself; collective for a sparse one (_are_same_rows).
     """
     tensor = lineage.values_of(gradient)
     if not hasattr(tensor, "op") or hasattr(tensor, "_numpy_internal"):
@@ -271,8 +270,7 @@ def function_entered(inner: Any, arguments: Any, eagerly: bool) -> None:
 def _average_sources(tensor: Any, use: str) -> None:
     """Turns the nearest taken gradients on each path back from `tensor` into averages.
 
-    Args:
-      use: recorded for arguments of functions at which a path ends, for their callers.
+    `use` is recorded for a function's arguments at which a path ends, for function_entered.
     """
     todo = [tensor]
     while todo:

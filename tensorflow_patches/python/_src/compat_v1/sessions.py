@@ -85,14 +85,14 @@ class _Session:
 
     # By fetches: the variables that they train, of those that all ranks have.
     replicas: dict[frozenset[str], Any] = dataclasses.field(default_factory=dict)
-    trains: dict[frozenset[str], bool] = dataclasses.field(default_factory=dict)  # whether they do
+    trains: dict[frozenset[str], bool] = dataclasses.field(default_factory=dict)  # by fetches
     synchronized: set[str] = dataclasses.field(default_factory=set)
     on_all_ranks: set[str] = dataclasses.field(default_factory=set)
     scope: str = ""  # docs/glossary.md; empty before the first run that trains
 
 
 def before_run(session: Any, fetches: Any) -> None:
-    """See hooks.session_run. At the first run that trains, rank 0's values are every rank's."""
+    """See hooks.session_run. Before the first run that trains, all ranks get rank 0's values."""
     if getattr(busy, "on", False):
         return
     session.graph._tf_mpi_ran = session.graph.version  # see average/script_gradients.py

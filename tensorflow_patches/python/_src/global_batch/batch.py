@@ -162,7 +162,7 @@ class Part:
         return self.findings is not None and self.findings.eagerly
 
     def whole(self, value: Any, leaf: Leaf | None, what: str) -> Any:
-        """`value` for the samples of all ranks; gathered once in a graph.
+        """`value` for the samples of all ranks; a tensor is gathered once in each graph.
 
         Args:
           leaf: the decision; None: there is none, so a first dimension is taken as that of samples.

@@ -36,7 +36,7 @@ def check(targets: list[Any]) -> None:
     """Warns of each loss among `targets` that is known not to be a mean over samples.
 
     Called where gradients of trained variables are taken outside of Keras's steps. A script that
-    calls collectives of tf.mpi may compensate for that itself, so it is not warned.
+    has called a collective of tf.mpi outside of graphs is not warned: it may compensate for that.
     """
     if group.size == 1 or not scope.is_divided() or scope.is_in_step():
         return
@@ -52,9 +52,9 @@ def check(targets: list[Any]) -> None:
 
 
 def _samples(graph: Any) -> list[Any]:
-    """Inputs of `graph` whose first dimension may be that of the samples of a part."""
+    """Arguments and iterators' elements of `graph` with, perhaps, a part's samples as rows."""
     parts = scope.own_rows() or set()
-    inputs = getattr(graph, "inputs", ())  # a function's
+    inputs = getattr(graph, "inputs", ())
     given = [one for one in inputs if one.dtype not in ("resource", "variant")]
     captured = {id(inside) for _, inside in getattr(graph, "captures", ())}
     given = [one for one in given if id(one) not in captured]

@@ -25,7 +25,7 @@ def drawn_mark(op: Any) -> list[int] | None:
 class Node:
     """One output of an op and the dependences of its inputs.
 
-    `rows` is the number of samples, None if not static; `size` is the same as a Number.
+    `rows` is the number of samples, None if not static; `size` is it as a Number, N if not static.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """The values that a train_step or test_step returns: results of metrics, and others.
 
-A metric's result over all ranks is computed from its summed state. Of other values the logs show
-the ranks' mean, weighted by their samples, or the sum of values that are sums.
+A metric's result over all ranks is computed from its summed state. Quotients of sums, and values of
+several terms, are computed for the whole batch in the step. Of others the logs show the ranks'
+mean, weighted by their samples, or the sum of values that are sums.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def note_result(part: Part, metric: Any, result: Any) -> None:
 
 
 def _note_last_results(model: Any, part: Part) -> None:
-    """Records what tf_keras's metrics return: a copy, which they keep, of their class's result."""
+    """For tf_keras, whose metrics return a copy of their class's result, and keep that copy."""
     for metric in model.metrics:
         result = getattr(metric, "_call_result", None)
         if result is not None:

@@ -28,8 +28,8 @@ Rule = Callable[[Node], Dependence]
 def moves(first: int = 0) -> Callable[[Rule], Rule]:
     """Decorates a rule for an input `first` that has samples.
 
-    If that input has none, the output has its dependence, if the other inputs are constant.
-    Otherwise these may depend on the number of samples.
+    The other inputs, such as shapes, may depend on the number of samples. If input `first` has no
+    samples, the output has its dependence if the others are constant, and is UNKNOWN otherwise.
     """
 
     def decorate(rule: Rule) -> Rule:

@@ -204,7 +204,7 @@ class Planned:
         self._next_draw: Iterator[Draw] = iter(draws)
 
     def next(self, kind: str) -> Site | None:
-        """The decision for the next call; None from the first call on that was not analyzed."""
+        """The decision for the next call, of any loss or metric; None once a `kind` differs."""
         site = next(self._next, None)
         if site is None or site.kind != kind:
             self._next = iter(())

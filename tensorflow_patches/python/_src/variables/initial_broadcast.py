@@ -1,7 +1,7 @@
 """The initial broadcast: before the first step, all ranks get rank 0's values of the variables.
 
-A first step begins with a Session run that reaches an Apply op (compat_v1/sessions.py), a call of a
-traced function that contains one, an eager GradientTape, the first eager update of an optimizer, or
+A first step begins with a Session run that trains (compat_v1/sessions.py), a call of a traced
+function that trains or has a tape, an eager GradientTape, an optimizer's first eager update, or
 Keras's fit. At each of these, the ranks exchange lists of their variables, and synchronize those
 that all ranks have; a variable that only some ranks have stays as it is. Variables that all of
 these miss (updated by raw ops, or created inside the first eager tape) are synchronized by the
