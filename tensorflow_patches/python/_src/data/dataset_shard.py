@@ -107,8 +107,8 @@ def splits_loops() -> bool:
 def iterated(dataset: Any) -> Any:
     """See hooks.dataset_iterated. With TF_MPI_SHARD=dataset, this rank's part of the dataset.
 
-    Returns `dataset` undivided if Keras has divided it (without_sharding), if a function reads all
-    data on purpose (reads_all_data), or if it is already a part.
+    It stays undivided if Keras has divided it (without_sharding), if a function reads all data on
+    purpose (reads_all_data), or if it is a part already. Shuffles continue as in iterations.py.
     """
     if group.size == 1:
         return _counted(dataset, dataset)

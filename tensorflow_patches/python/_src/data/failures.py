@@ -92,7 +92,7 @@ class Exchanges:
         return bool(self._name)
 
     def end(self, error: BaseException | None) -> None:
-        """Notes that the iterator has ended. Not called at the normal end of its data.
+        """Notes that the iterator has ended. At the normal end of its data this is not necessary.
 
         Args:
           error: this rank's own, which is reported to the others; None if there is nothing to

@@ -61,12 +61,12 @@ class Given(NamedTuple):
     """The dataset that Keras has made from the script's argument.
 
     Attributes:
-      dataset: a tf.data.Dataset of batches: the same on all ranks, or with TF_MPI_SHARD=off each
-        rank's own.
+      dataset: a tf.data.Dataset of batches: the same on all ranks, or each rank's own
+        (TF_MPI_SHARD=off; own_data.is_own).
       what: its name in messages.
       num_batches: the number of batches in one epoch; None if unknown or infinite.
-      sizes: for arrays, the possible numbers of samples of a batch of all ranks together; None for
-        other data.
+      sizes: for arrays, the possible numbers of samples of a batch of `dataset`; None for other
+        data.
       once: whether it can be iterated only once.
       all_epochs: whether it contains all epochs of the call, each of num_batches.
       step: the step that will run on each batch; None if unknown.

@@ -30,7 +30,7 @@ class OneRank(one_device_strategy.OneDeviceExtended):
     unchanged: Keras's hooks and tf.mpi.shard give each rank its part, as without a strategy.
     """
 
-    _tf_mpi_one_rank = True
+    _tf_mpi_one_rank = True  # for keras/optimizers.py
 
     def __init__(self, strategy: Any, replicas: int, resolver: Any, device: str) -> None:
         super().__init__(strategy, device)

@@ -135,7 +135,7 @@ def watching(get: Any) -> Any:
 
 
 def _made(adapter: Any) -> python_batches.Batches | None:
-    """Makes the batches of a PyDataset in place of Keras's workers; None for other data."""
+    """The maker of a PyDataset's batches, in place of Keras's workers; None for other data."""
     watched = getattr(adapter, "_tf_mpi_watched", None)
     if watched is None:
         return None

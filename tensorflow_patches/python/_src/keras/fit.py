@@ -235,8 +235,8 @@ def _call_begins(label: str, model: Any, flags: Any = None) -> list[Any]:
 
 
 def call_ends(callbacks: Any) -> None:
-    """At the end of evaluate and predict: raises if the first step has built different variables on
-    the ranks."""
+    """At the end of evaluate and predict: raises if the first step has built trainable weights with
+    different values on the ranks."""
     call = calls.innermost()
     if call is None or not call.unbuilt:
         return

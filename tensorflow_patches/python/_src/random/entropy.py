@@ -22,7 +22,7 @@ from tensorflow.mpi import config
 from tensorflow.mpi._src.lifecycle import engine
 from tensorflow.mpi._src.runtime import c_api, group, threads
 
-_SECONDS = 10  # a seed that is no further from the current time was taken from it
+_SECONDS = 10  # a seed this close to the current time was taken from it
 _DEEPEST = 64  # how many of the innermost frames of a stack count
 
 _key = b""  # empty: use the operating system's entropy, as one process does

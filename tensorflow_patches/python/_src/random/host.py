@@ -2,8 +2,8 @@
 
 This holds from `import tensorflow` on, unless TF_MPI_SHARD is off. States that are the same on all
 ranks at that time, as after a script's seed, are kept; if they differ, all ranks take rank 0's. A
-seed that is the current time counts as none. `secrets`, `os.urandom`, `uuid` and names drawn by
-`tempfile` stay different on each rank.
+seed that is the current time becomes the same value on all ranks. `secrets`, `os.urandom`, `uuid`
+and names drawn by `tempfile` stay different on each rank.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
 
 
 def by_clock(function: Any) -> Any:
-    """Wraps a seeding function of NumPy: a seed that is the current time counts as none."""
+    """Wraps a seeding function of NumPy: ranks get the same value for the current time."""
 
     def seeded(seed: Any = None) -> Any:
         return function(entropy.instead_of_clock(seed, ("numpy", "tensorflow")))
@@ -106,7 +106,7 @@ def by_clock(function: Any) -> Any:
 
 
 def noted(function: Any) -> Any:
-    """np.random.seed, recording that it was called."""
+    """Wraps np.random.seed: records that the script has called it."""
 
     def seeded(*args: Any, **kwargs: Any) -> Any:
         _by_script.add("numpy")

@@ -48,7 +48,7 @@ def seeded(get_seed: Any) -> Any:
 
 
 def by_clock(set_seed: Any) -> Any:
-    """Wraps a function that sets the global seed; all ranks get the same one for the time."""
+    """Wraps a function that sets the global seed: as host.by_clock."""
     return lambda seed: set_seed(entropy.instead_of_clock(seed, ("tensorflow",)))
 
 

@@ -1,8 +1,8 @@
 """Files of numbers with a delimiter between them, one row per line.
 
 The file is divided into blocks. Each rank counts the lines of its blocks, the ranks exchange the
-counts, and each reads the blocks that contain its rows. So the numbers of rows differ by at most
-one, and together the ranks read the file twice, regardless of their number.
+counts, and each reads the blocks that contain its rows. So the ranks' numbers of rows differ by at
+most one, and together they read the file about twice, however many they are.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
 
 
 def _step(spec: Any) -> plan.Step | None:
-    """The step for batches of `spec`; creates the model's variables before."""
+    """The step for batches of `spec`; first creates variables, except for predict."""
     call = calls.innermost()
     if call is None or group.size == 1:
         return None
