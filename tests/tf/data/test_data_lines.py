@@ -63,6 +63,29 @@ def test_python_that_yields_other_data_than_rank_0s_is_reported(feeds, said):
     assert said[0].startswith("fit: this rank's Python code yields different data than rank 0's")
 
 
+@pytest.mark.parametrize("on_model", [False, True])
+def test_a_scripts_own_call_of_its_step_has_all_its_arguments(feeds, on_model):
+    class Model:
+        def train_step(self, *args: Any, **kwargs: Any) -> Any:
+            return args, kwargs
+
+        test_step = predict_step = train_step
+
+    model = Model()
+    if on_model:
+        for name in feeds.plan.STEPS.values():
+            setattr(model, name, getattr(model, name))
+    feeds.wrap_steps(model)
+    for name in feeds.plan.STEPS.values():
+        step = getattr(model, name)
+        assert hasattr(step, "_tf_mpi_step")
+        assert step([1], "sgd", rate=2) == (([1], "sgd"), {"rate": 2})
+        assert step(inputs=[1]) == ((), {"inputs": [1]})
+        assert step() == ((), {})
+        assert step(feeds.batch_shard.EvenShard([1])) == (([1],), {})
+        assert step(data=feeds.batch_shard.EvenShard([1])) == ((), {"data": [1]})
+
+
 def wall(feeds: Any, monkeypatch: Any, name: str, why: str | None, is_map: bool = False) -> Any:
     dataset = types.SimpleNamespace(_inputs=lambda: [], _functions=lambda: [])
     selection = feeds.selection
