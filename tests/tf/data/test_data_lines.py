@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import types
 from typing import Any
 from unittest import mock
@@ -369,3 +370,19 @@ def test_a_map_inside_a_function_is_named(feeds, monkeypatch):
     assert selection._function_name(dataset) == "a map in function 'batches'"
     ops.clear()
     assert selection._function_name(dataset) is None
+
+
+def test_what_predict_reads_ahead_but_does_not_use_is_not_recorded(feeds):
+    import tensorflow as tf
+
+    call = feeds.predictions.Prediction()
+    noted = call.note_elements(tf.data.Dataset.range(40).batch(4))
+    shards = feeds.batch_shard.shard_batches(noted, feeds.batch_shard.maybe_shard)
+    batches = iter(call.record(shards.prefetch(2), as_shards=False))
+    for _ in range(3):
+        next(batches)
+    deadline = time.monotonic() + 60
+    while len(call.elements) < 6 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(call.elements) == 6 and call.sizes == [4, 4, 4]
+    assert call.digest_of_used() == call.elements[3] != call.elements[5]
