@@ -39,8 +39,13 @@ absl::StatusOr<std::shared_ptr<const CallPlan>> MakePlan(std::string_view joined
 bool CallPlan::Fits(const Operands& operands) const {
   if (sparse_names.size() != operands.num_sparse) return false;
   if (dense == nullptr) return true;
-  for (size_t i = 0; i < dense->shapes().size(); ++i) {
-    if (dense->shapes()[i] != operands.args[2 * operands.num_sparse + i].shape()) return false;
+  for (const AveragePlan::Entry& entry : dense->entries()) {
+    for (size_t i : entry.tensors) {
+      const Operand& tensor = operands.args[2 * operands.num_sparse + i];
+      DataType type;
+      if (!ToCoreType(tensor.type, &type) || type != entry.signature.dtype) return false;
+      if (tensor.shape() != dense->shapes()[i]) return false;
+    }
   }
   return true;
 }

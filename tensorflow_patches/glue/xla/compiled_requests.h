@@ -20,7 +20,8 @@ struct CallPlan {
   std::vector<std::string> sparse_names;     // the names of the sparse gradients
   std::shared_ptr<const AveragePlan> dense;  // null without dense gradients
 
-  // Whether it fits these operands: shapes are static, but two programs may use the same names.
+  // Whether it fits these operands, whose dtypes and shapes are static: two programs may use the
+  // same names.
   bool Fits(const Operands& operands) const;
 };
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import types
 from typing import Any
 from unittest import mock
@@ -61,6 +62,29 @@ def test_python_that_yields_other_data_than_rank_0s_is_reported(feeds, said):
     assert note(np.zeros(2), np.zeros(2)) and not said
     assert not note(np.zeros(2), np.ones(2))
     assert said[0].startswith("fit: this rank's Python code yields different data than rank 0's")
+
+
+@pytest.mark.parametrize("on_model", [False, True])
+def test_a_scripts_own_call_of_its_step_has_all_its_arguments(feeds, on_model):
+    class Model:
+        def train_step(self, *args: Any, **kwargs: Any) -> Any:
+            return args, kwargs
+
+        test_step = predict_step = train_step
+
+    model = Model()
+    if on_model:
+        for name in feeds.plan.STEPS.values():
+            setattr(model, name, getattr(model, name))
+    feeds.wrap_steps(model)
+    for name in feeds.plan.STEPS.values():
+        step = getattr(model, name)
+        assert hasattr(step, "_tf_mpi_step")
+        assert step([1], "sgd", rate=2) == (([1], "sgd"), {"rate": 2})
+        assert step(inputs=[1]) == ((), {"inputs": [1]})
+        assert step() == ((), {})
+        assert step(feeds.batch_shard.EvenShard([1])) == (([1],), {})
+        assert step(data=feeds.batch_shard.EvenShard([1])) == ((), {"data": [1]})
 
 
 def wall(feeds: Any, monkeypatch: Any, name: str, why: str | None, is_map: bool = False) -> Any:
@@ -346,3 +370,19 @@ def test_a_map_inside_a_function_is_named(feeds, monkeypatch):
     assert selection._function_name(dataset) == "a map in function 'batches'"
     ops.clear()
     assert selection._function_name(dataset) is None
+
+
+def test_what_predict_reads_ahead_but_does_not_use_is_not_recorded(feeds):
+    import tensorflow as tf
+
+    call = feeds.predictions.Prediction()
+    noted = call.note_elements(tf.data.Dataset.range(40).batch(4))
+    shards = feeds.batch_shard.shard_batches(noted, feeds.batch_shard.maybe_shard)
+    batches = iter(call.record(shards.prefetch(2), as_shards=False))
+    for _ in range(3):
+        next(batches)
+    deadline = time.monotonic() + 60
+    while len(call.elements) < 6 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(call.elements) == 6 and call.sizes == [4, 4, 4]
+    assert call.digest_of_used() == call.elements[3] != call.elements[5]

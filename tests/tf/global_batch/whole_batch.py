@@ -99,21 +99,34 @@ def weighted() -> dict[str, Any]:
 
 def masked() -> dict[str, Any]:
     """The mean is over unmasked elements, whose number differs by rank."""
+    return _of_words("sparse_categorical_crossentropy", metrics=["accuracy"])
+
+
+def ignored() -> dict[str, Any]:
+    """The loss attaches a mask of its own to its values, which differs from the predictions'."""
+    loss = functools.partial(keras.losses.SparseCategoricalCrossentropy, ignore_class=3)
+    found = _of_words(loss())
+    if not LEGACY:  # tf_keras does not divide by weights
+        again = _of_words(loss(reduction="mean_with_sample_weight"), by_weight=True)
+        found |= {f"{name} weighted": value for name, value in again.items()}
+    return found
+
+
+def _of_words(loss: Any, by_weight: bool = False, metrics: Any = None) -> dict[str, Any]:
     words = np.random.default_rng(3)
     ids = words.integers(1, 20, size=(37, 9))
     ids[np.arange(9)[None] >= words.integers(1, 10, size=37)[:, None]] = 0
+    weights = {"sample_weight": words.random((37, 9))} if by_weight else {}
     model = keras.Sequential(
         [
             keras.Input((9,)),
-            layers.Embedding(20, 6, mask_zero=True),
+            layers.Embedding(20, 6, mask_zero=not by_weight),
             layers.Dense(8, "tanh"),
             layers.Dense(20, "softmax"),
         ]
     )
-    optimizer = keras.optimizers.SGD(0.5)
-    loss = "sparse_categorical_crossentropy"
-    model.compile(optimizer, loss, metrics=["accuracy"], run_eagerly=EAGER)
-    return fit(model, 37, np.roll(ids, 1, 1), x=ids, batch_size=8)
+    model.compile(keras.optimizers.SGD(0.5), loss, metrics=metrics, run_eagerly=EAGER)
+    return fit(model, 37, np.roll(ids, 1, 1), x=ids, batch_size=8, **weights)
 
 
 class AddsLoss(layers.Layer):
@@ -400,6 +413,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
             sum_of_samples,
             weighted,
             masked,
+            ignored,
             added,
             of_static_size,
         ),

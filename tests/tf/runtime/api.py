@@ -146,12 +146,18 @@ def retrace_on_rank_0() -> None:
 
     @tf.function
     def total(x: Any) -> Any:
-        return tf.mpi.allreduce(tf.reduce_sum(x), "sum"), tf.mpi.allgather(x)
+        looped = tf.constant(0.0)
+        for _ in tf.range(2):
+            looped += tf.mpi.allreduce(tf.reduce_sum(x), "sum")
+            if looped > 0:
+                looped += tf.mpi.allreduce(1.0 * tf.reduce_sum(x), "sum")
+        return tf.mpi.allreduce(tf.reduce_sum(x), "sum"), looped, tf.mpi.allgather(x)
 
     for step in range(3):
         rows = [step + 1 if rank == 0 else 1 for rank in range(SIZE)]
-        got, gathered = total(tf.ones([rows[RANK]]))
-        equal(f"retrace {step}", [got, *gathered], [sum(rows)] + [1] * sum(rows))
+        got, looped, gathered = total(tf.ones([rows[RANK]]))
+        expected = [sum(rows), 4 * sum(rows)] + [1] * sum(rows)
+        equal(f"retrace {step}", [got, looped, *gathered], expected)
     traced = total.experimental_get_tracing_count()
     equal("tracings", traced, 3 if RANK == 0 else 1)
 

@@ -236,6 +236,7 @@ def errors() -> dict[str, str]:
     return {
         "shape": outcome(lambda: average_of(tf.ones([RANK + 1]))),
         "good": outcome(lambda: average_of(tf.fill([2], float(RANK)))),
+        "float64": outcome(lambda: average_of(tf.fill([2], tf.constant(RANK, tf.float64)))),
         "integers": outcome(lambda: average_of(tf.range(3))),
         "dynamic": outcome(lambda: average_of_some(tf.ones([3]), tf.constant([True, False, True]))),
         "inside": outcome(compiled(tf.function(average_of_rows).get_concrete_function())),

@@ -337,9 +337,16 @@ def wrap_steps(model: Any) -> None:
 
 
 def _on_shard(model: Any, name: str, step: Any) -> Any:
-    if name == "predict_step":
-        return prediction_on_shard(model, step)
-    return step_on_shard(model, name, step)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        if len(given) != 1:  # the script's own call: Keras passes nothing but the data
+            return step(*args, **kwargs)
+        on_data = step if args else lambda data: step(**dict.fromkeys(kwargs, data))
+        if name == "predict_step":
+            return prediction_on_shard(model, on_data)(*given)
+        return step_on_shard(model, name, on_data)(*given)
+
+    return run
 
 
 def _marked(step: Any) -> Any:
@@ -348,7 +355,7 @@ def _marked(step: Any) -> Any:
 
 
 def _method_on_shard(name: str, original: Any) -> Any:
-    def step(self: Any, data: Any) -> Any:
-        return _on_shard(self, name, functools.partial(original, self))(data)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _on_shard(self, name, functools.partial(original, self))(*args, **kwargs)
 
     return _marked(step)

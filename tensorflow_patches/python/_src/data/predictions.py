@@ -34,7 +34,8 @@ class Prediction:
         self.expects_data = True  # its dataset does not exist yet
         # The number of samples of each batch, on all ranks; None: this rank predicts all samples.
         self.sizes: list[int] | None = None
-        self.elements = 0  # a digest of elements that could not be compared in advance
+        # Of elements that could not be compared in advance: digests of the first n, by n.
+        self.elements = [0]
         self.callback_reads_batches = False  # a callback on this rank may read a batch's outputs
 
     def any_callback_reads_batches(self, label: str) -> bool:
@@ -55,11 +56,12 @@ class Prediction:
 
     def note_elements(self, dataset: Any) -> Any:
         """`dataset`, whose elements are added to the digest as they are produced."""
-        self.elements = 0
 
         def note(*parts: Any) -> bool:
+            digest = self.elements[-1]
             for part in parts:
-                self.elements = zlib.crc32(repr(contents.of_array(part)).encode(), self.elements)
+                digest = zlib.crc32(repr(contents.of_array(part)).encode(), digest)
+            self.elements.append(digest)
             return True
 
         def noted(element: Any) -> Any:
@@ -73,8 +75,12 @@ class Prediction:
         # One after another: the digest depends on the order of the elements.
         return batch_shard.map_on_request(dataset, noted)
 
+    def digest_of_used(self) -> int:
+        """The digest without elements that were read ahead, but that predict has not used."""
+        return self.elements[min(len(self.sizes or ()), len(self.elements) - 1)]
+
     def record(self, dataset: Any, as_shards: bool) -> Any:
-        """The samples of a dataset of shards; records the number of samples of each batch.
+        """The samples of a dataset of shards; records the number of samples of each batch used.
 
         Args:
           as_shards: elements stay shards, for a step that needs its place in the batch.
@@ -93,7 +99,9 @@ class Prediction:
                 )
 
         numbers = tf.data.Dataset.from_tensors(self.number).repeat()
-        numbered = tf.data.Dataset.zip((numbers, dataset))
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False  # predict may not use all batches
+        numbered = tf.data.Dataset.zip((numbers, dataset)).with_options(options)
         return batch_shard.map_on_request(numbered, plain, ("predict", as_shards))
 
 
@@ -186,7 +194,7 @@ def _gather(call: Prediction, outputs: Any) -> Any:
     leaves = tf.nest.flatten(outputs)
     kinds = [_kind(leaf, given.sum()) for leaf in leaves]
     label = f"predict {call.number}"
-    everyone = control_plane.headers(label, [int(sizes.sum()), kinds, call.elements])
+    everyone = control_plane.headers(label, [int(sizes.sum()), kinds, call.digest_of_used()])
     if any(theirs[2] != everyone[0][2] for theirs in everyone):
         note_own_data()
         return None

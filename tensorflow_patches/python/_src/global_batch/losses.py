@@ -122,11 +122,12 @@ def _analyze(
 
 
 def _gives_rows(part: Any, loss: Any, given: _Given) -> bool:
-    """Whether `loss.call` returns one value per sample."""
+    """Whether `loss.call` returns one value per sample, without a mask of its own."""
     mark = part.findings.mark()
     rows = hooking.with_callers_autograph(loss.call)(*given.arguments[:2])
     part.findings.restart(mark)  # the step itself calls it once
-    return tf.is_tensor(rows) and part.kind(rows) in ROWS
+    masked = given.keras.mask_of(rows) is not None
+    return tf.is_tensor(rows) and not masked and part.kind(rows) in ROWS
 
 
 def _of_whole(part: Any, site: Site | None, loss: Any, function: Any, given: _Given) -> Any:

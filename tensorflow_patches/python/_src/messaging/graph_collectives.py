@@ -118,23 +118,26 @@ def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
 def _in_graph(
     kind: str, value: Any, name: str | None, attributes: dict[str, Any], suffix: str = ""
 ) -> Any:
-    """Without a `name`, ranks match the call by the names of its graph and of the op. A retrace
-    does not change those of a tf.function's body, but it does those of a loop or a branch in it."""
+    """Without a `name`, ranks match the call by its function's name and its number there.
+
+    The graphs of loops and branches have names that a retrace changes.
+    """
     from tensorflow.python.framework import constant_op, op_def_library, ops
+    from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
     presence.uses()
-    graph = tf.compat.v1.get_default_graph()
     # The suffix gives collectives of some ranks their own numbers: other ranks do not create them.
-    with ops.name_scope(f"mpi_{kind}{suffix.replace(' ', '_')}"):
-        meeting = name
-        if meeting is None:
-            meeting = (
-                f"{getattr(graph, 'name', 'graph')}/{graph.unique_name(kind, mark_as_used=False)}"
-            )
+    scope = f"mpi_{kind}{suffix.replace(' ', '_')}"
+    if name is None:
+        function = tf.compat.v1.get_default_graph()
+        while isinstance(function, control_flow.ControlFlowFuncGraph):
+            function = function.outer_graph
+        name = f"{getattr(function, 'name', 'graph')}/{function.unique_name(scope)}"
+    with ops.name_scope(scope):
         result = op_def_library.apply_op(
             _OPS[kind],
             tensor=value,
-            tensor_name=constant_op.constant(f"{kind} {meeting}{suffix}"),
+            tensor_name=constant_op.constant(f"{kind} {name}{suffix}"),
             **{**_DEFAULTS.get(kind, _COMMON), **attributes},
         )
     return result
