@@ -117,12 +117,12 @@ def _move_own(
     What is moved is a version of `target` (versions.py). If another rank of the node has made that
     version, or makes it now and succeeds, `source` is removed instead.
     """
-    source, target = paths
+    name, (source, target) = function.__name__, paths
     key = versions.key(os.path.realpath(target))
     with appends.alone_on_node():
         is_first = not journal.is_behind(key) and not journal.is_running(key)
         # Into a folder: there the names differ by rank.
-        into = is_first and function.__name__ == "move" and os.path.isdir(target)
+        into = is_first and name == "move" and os.path.isdir(target)
         is_noted = not into and journal.begin(key)
     if not is_noted:
         return function(*args, **kwargs)
