@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import re
 import signal
 import sys
@@ -152,6 +153,22 @@ def test_a_keras_whose_gradients_are_not_averaged_is_an_error(monkeypatch):
     assert "Set KERAS_BACKEND=tensorflow" in why()
     backend = "tensorflow"
     assert why() is None
+
+
+def test_gradients_may_be_passed_by_name(monkeypatch):
+    optimizers = load("tensorflow.mpi._src.keras.optimizers")
+    monkeypatch.setattr(optimizers.hooks, "active", True)
+    monkeypatch.setattr(optimizers.gradients, "intercept_in_trace", lambda grads: False)
+    monkeypatch.setattr(optimizers, "_unsupported", lambda: None)
+    monkeypatch.setattr(optimizers.scope, "already_averaged", contextlib.nullcontext)
+    monkeypatch.setattr(
+        optimizers, "_averages_of_replica", lambda _, grads, *__: [2 * one for one in grads]
+    )
+    for wrap in (optimizers.averaging_pairs, optimizers.averaging_tf_keras):
+        update = wrap(lambda self, grads_and_vars, name=None: [*grads_and_vars, name])
+        assert update(None, grads_and_vars=zip([1, 2], "ab"), name="c") == [(2, "a"), (4, "b"), "c"]
+    update = optimizers.averaging_lists(lambda self, grads, trainable_variables: grads)
+    assert update(None, trainable_variables=["a"], grads=[1]) == [2]
 
 
 @pytest.mark.parametrize(
