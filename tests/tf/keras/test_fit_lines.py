@@ -257,6 +257,29 @@ def test_arrays_are_described_by_shape():
     assert describe.plain(np.zeros((2, 3))).startswith("an array of shape [2, 3] (")
 
 
+def test_a_layer_whose_number_or_tensor_has_changed_is_described_anew():
+    describe = load("tensorflow.mpi._src.keras.describe")
+
+    class Tensor:
+        _numpy_internal = None
+
+        def ref(self) -> Any:
+            return self
+
+    layer = types.SimpleNamespace(weight=float("0.5"), mean=Tensor(), unknown=float("nan"))
+    before = describe.identity(layer)
+    assert describe.identity(layer) == before
+    for _ in range(10):  # CPython uses the memory of a freed object for the next one
+        layer.weight += 0.25
+        assert describe.identity(layer) != before
+    layer.weight = 0.5
+    assert describe.identity(layer) == before
+    for _ in range(10):
+        layer.mean = None
+        layer.mean = Tensor()
+        assert describe.identity(layer) != before
+
+
 def test_a_model_is_described_by_its_class(monkeypatch):
     describe = load("tensorflow.mpi._src.keras.describe")
     monkeypatch.setattr(describe, "_layers", lambda _: [])
