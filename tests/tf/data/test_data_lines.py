@@ -27,6 +27,24 @@ def said_fixture(feeds: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return said
 
 
+def test_a_nan_that_a_batch_does_not_change_is_no_change():
+    python_batches = load("tensorflow.mpi._src.data.python_batches")
+
+    class Dataset:
+        fill_value = np.nan
+        made = 0
+
+        def __getitem__(self, index: int) -> Any:
+            self.made += index
+            return np.zeros(3)
+
+    watched = python_batches.Watched(Dataset())
+    watched[0]
+    assert watched.changed == []
+    watched[1]
+    assert watched.changed == ["its attribute 'made'"]
+
+
 def test_different_arrays_are_reported_with_remedies(feeds, said):
     feeds.streams._warn_of_different_data("fit", "arrays")
     assert said[0].startswith("fit: the ranks have different arrays. All of them train and")

@@ -5,8 +5,10 @@ One process, averaging off.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
+import textwrap
 from typing import Any
 
 import keras
@@ -37,6 +39,14 @@ def stops_a_batch(callback: Any) -> bool:
     return any("stop_training" in inspect.getsource(function) for function in functions)
 
 
+def reads_logs(callback: Any) -> bool:
+    """Whether one of its own batch methods, as written by Keras, uses the logs."""
+    hooks = [hook for hook in adapters._BATCH_HOOKS if hook in vars(callback)]
+    sources = [textwrap.dedent(inspect.getsource(getattr(callback, hook))) for hook in hooks]
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    return any(isinstance(node, ast.Name) and node.id == "logs" for node in nodes)
+
+
 def callbacks() -> dict[str, Any]:
     facts = {}
     for name, flavour in FLAVOURS.items():
@@ -50,6 +60,8 @@ def callbacks() -> dict[str, Any]:
                 for k, v in kinds.items()
                 if adapters.has_batch_hook(v.__new__(v)) and k != "Callback"
             ),
+            "read": sorted(k for k, v in kinds.items() if k != "Callback" and reads_logs(v)),
+            "may read": sorted(k for k in kinds if k in adapters._READ_LOGS),
             "own": own_callbacks(flavour),
         }
     return facts

@@ -53,6 +53,14 @@ def test_callbacks_listed_as_never_stopping_a_batch_do_not(facts):
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
+def test_callbacks_that_read_logs_of_batches_are_listed(facts, flavour):
+    read, may = (set(facts["callbacks"][flavour][key]) for key in ("read", "may read"))
+    assert {"ModelCheckpoint", "TerminateOnNaN"} <= read
+    # A progress bar shows rank 0's. BaseLogger, of compat.v1, replaces an epoch's logs.
+    assert read - may <= {"CallbackList", "ProgbarLogger", "BaseLogger"}
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
 def test_a_scripts_callback_may_stop_a_batch_if_it_looks_at_batches(facts, flavour):
     assert facts["callbacks"][flavour]["own"] == [True, False]
 

@@ -9,10 +9,11 @@ from reference import reference
 from tiers import full
 
 SCRIPT = "batch_logs.py"
-SOME = ("seldom", "evaluates", "keeps, one rank")
+SOME = ("seldom", "evaluates", "keeps, one rank", "returned")
 MORE = (
     *(*SOME, "apart", "outputs", "spread", "whole", "keeps"),
     *("seldom, one rank", "spread, one rank", "shows, one rank", "outputs, one rank"),
+    "returned_whole, one rank",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import re
 import signal
 import sys
@@ -154,6 +155,22 @@ def test_a_keras_whose_gradients_are_not_averaged_is_an_error(monkeypatch):
     assert why() is None
 
 
+def test_gradients_may_be_passed_by_name(monkeypatch):
+    optimizers = load("tensorflow.mpi._src.keras.optimizers")
+    monkeypatch.setattr(optimizers.hooks, "active", True)
+    monkeypatch.setattr(optimizers.gradients, "intercept_in_trace", lambda grads: False)
+    monkeypatch.setattr(optimizers, "_unsupported", lambda: None)
+    monkeypatch.setattr(optimizers.scope, "already_averaged", contextlib.nullcontext)
+    monkeypatch.setattr(
+        optimizers, "_averages_of_replica", lambda _, grads, *__: [2 * one for one in grads]
+    )
+    for wrap in (optimizers.averaging_pairs, optimizers.averaging_tf_keras):
+        update = wrap(lambda self, grads_and_vars, name=None: [*grads_and_vars, name])
+        assert update(None, grads_and_vars=zip([1, 2], "ab"), name="c") == [(2, "a"), (4, "b"), "c"]
+    update = optimizers.averaging_lists(lambda self, grads, trainable_variables: grads)
+    assert update(None, trainable_variables=["a"], grads=[1]) == [2]
+
+
 @pytest.mark.parametrize(
     ("batches", "env", "eager", "hosts", "words"),
     [
@@ -238,6 +255,29 @@ def test_a_layer_that_normalizes_by_a_part_is_reported(fit, monkeypatch):
 def test_arrays_are_described_by_shape():
     describe = load("tensorflow.mpi._src.keras.describe")
     assert describe.plain(np.zeros((2, 3))).startswith("an array of shape [2, 3] (")
+
+
+def test_a_layer_whose_number_or_tensor_has_changed_is_described_anew():
+    describe = load("tensorflow.mpi._src.keras.describe")
+
+    class Tensor:
+        _numpy_internal = None
+
+        def ref(self) -> Any:
+            return self
+
+    layer = types.SimpleNamespace(weight=float("0.5"), mean=Tensor(), unknown=float("nan"))
+    before = describe.identity(layer)
+    assert describe.identity(layer) == before
+    for _ in range(10):  # CPython uses the memory of a freed object for the next one
+        layer.weight += 0.25
+        assert describe.identity(layer) != before
+    layer.weight = 0.5
+    assert describe.identity(layer) == before
+    for _ in range(10):
+        layer.mean = None
+        layer.mean = Tensor()
+        assert describe.identity(layer) != before
 
 
 def test_a_model_is_described_by_its_class(monkeypatch):

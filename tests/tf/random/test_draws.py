@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import random
+import time
+
+import numpy as np
 import pytest
 
+from extras import load
 from installed import is_before
 from tiers import full
 
@@ -50,6 +56,23 @@ def test_generators_seeded_before_the_import_continue(launch, scripts):
     for rank in run.results:
         assert [rank["before"], rank["after"]] == [alone["before"], alone["after"]]
         assert len({str(child) for child in rank["children"]}) == 2, "children draw their own"
+
+
+@pytest.mark.parametrize("which", ["python", "numpy"])
+def test_the_clock_and_no_seed_do_not_count_as_the_scripts_seed(which, monkeypatch):
+    host = load("tensorflow.mpi._src.random.host")
+    seed = host.noted(np.random.seed)
+    if which == "python":
+        state = random.Random()
+        monkeypatch.setattr(host.random, "_inst", state)
+        seed = functools.partial(host._seeded, state)
+    for no_seed in ((), (None,), (int(time.time()),)):
+        seed(*no_seed)
+        assert not host.has_seeded(which)
+        seed(42)
+        assert host.has_seeded(which)
+        seed(*no_seed)
+        assert not host.has_seeded(which)
 
 
 @pytest.mark.parametrize("kind", ["keras", full("tf_keras")])

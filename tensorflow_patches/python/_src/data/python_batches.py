@@ -62,11 +62,13 @@ class Watched:
         draws = own_rows.draws_made()
         batch = self.dataset[index]
         self.draws = own_rows.draws_made() - draws
-        # An object in place of None or nothing, such as an opened file, does not count.
+        # An object in place of None or nothing, such as an opened file, does not count. Lists are
+        # compared, because a NaN equals itself in a list.
         self.changed = [
             name
             for name, value in _snapshot(self.dataset).items()
-            if before.get(name) != value and (before.get(name) or not isinstance(value, _Object))
+            if [before.get(name)] != [value]
+            and (before.get(name) or not isinstance(value, _Object))
         ]
         after = generators.reached_from(self.dataset)
         self.drawn = [

@@ -26,6 +26,7 @@ _READ_LOGS = {
     "TerminateOnNaN": None,
     "TensorBoard": "update_freq",
     "ModelCheckpoint": "save_freq",
+    "OrbaxCheckpoint": "save_freq",
 }
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 

@@ -230,14 +230,19 @@ def _held(key: str, called: str, layer: Any) -> Iterator[Line]:
 
 
 def identity(layer: Any) -> list[Any]:
-    """A cheap value that changes if a layer may need a new description."""
-    found = [id(layer), bool(getattr(layer, "trainable", True))]
+    """A cheap value that changes if a layer may need a new description.
+
+    It contains tables and tensors themselves: the address of one that is freed may be used again.
+    """
+    found: list[Any] = [id(layer), bool(getattr(layer, "trainable", True))]
     for name, value in vars(layer).items():
         if name == "lookup_table" and hasattr(value, "resource_handle"):
-            found += [id(value), int(value.size())]
-        elif hasattr(value, "_numpy_internal") or type(value) in (bool, float, int):
-            if not name.startswith("_"):
-                found += [id(value)]
+            found += [value, int(value.size())]
+        elif not name.startswith("_"):
+            if hasattr(value, "_numpy_internal"):
+                found.append(value.ref())
+            elif type(value) in (bool, float, int):
+                found.append(repr(value))
     return found
 
 

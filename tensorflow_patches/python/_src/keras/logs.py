@@ -218,9 +218,13 @@ def exchange_batch_logs(
     model: Any, kind: str, logs: dict[str, Any], states: States, values: list[Any], label: str
 ) -> dict[str, Any]:
     """The logs of a batch for all ranks' samples; `logs` and `values` are this rank's."""
+    current = plan.current(model, kind)
+    # A step of the script may return other values by the names of metrics, such as "loss". The
+    # sources of values computed from whole batches are not recorded.
+    others = any(source.metric is None for source in results.sources_of(model, kind).values())
     with _summed_metrics(states, values, f"{label} metrics"):
         known = model.get_metrics_result()  # not what fit.over_ranks wraps: these are sums already
-        if set(known) == set(logs):
+        if set(known) == set(logs) and not others and not (current and current.is_whole):
             return {name: _number(known[name]) for name in logs}
         whole: dict[str, Any] = combine_step_logs(model, kind, logs, f"{label} logs")
         return whole

@@ -106,7 +106,8 @@ def _unsupported() -> str | None:
 def _averaging(average: Callable[..., Any], reason: str | None, original: Any) -> Any:
     """Wraps a method that begins an update: averages first. `reason`: why it is unsupported."""
 
-    def update(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
+    def update(self: Any, grads: Any = None, *args: Any, **kwargs: Any) -> Any:
+        grads = kwargs.pop("grads_and_vars", grads)  # apply_gradients' name for it
         if is_updating() or not hooks.active:
             return original(self, grads, *args, **kwargs)
         if reason is not None:

@@ -23,7 +23,7 @@ from tensorflow.mpi._src.runtime import group, log
 _OWN_NAMES = {"tempfile"}  # modules whose draws must differ between processes
 _MANY = 10_000  # how many generators' entropies are remembered; a later generator counts as seeded
 _seeds = random.Random.seed
-_by_script: set[str] = set()  # states that the script has seeded
+_by_script: set[str] = set()  # states that the script has seeded last, not by the clock
 _given: set[int] = set()  # entropy that unseeded generators of NumPy have received
 
 
@@ -87,8 +87,8 @@ def seed_of_instance(_seed: Any) -> Any:
 
 def _seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
     """The replacement of random.Random.seed."""
-    if a is not None and self is random._inst:
-        _by_script.add("python")
+    if self is random._inst:
+        _note_seed("python", a)
     if a is None and entropy.is_shared():
         frame = entropy.caller(("random",))
         if frame is None or frame.f_globals.get("__name__") not in _OWN_NAMES:
@@ -106,13 +106,20 @@ def by_clock(function: Any) -> Any:
 
 
 def noted(function: Any) -> Any:
-    """Wraps np.random.seed: records that the script has called it."""
+    """Wraps np.random.seed: records whether the script has given it a seed."""
 
-    def seeded(*args: Any, **kwargs: Any) -> Any:
-        _by_script.add("numpy")
-        return function(*args, **kwargs)
+    def seeded(seed: Any = None) -> Any:
+        _note_seed("numpy", seed)
+        return function(seed)
 
     return seeded
+
+
+def _note_seed(which: str, seed: Any) -> None:
+    if seed is None or entropy.is_clock(seed):
+        _by_script.discard(which)
+    else:
+        _by_script.add(which)
 
 
 def drawing_bits(_randbits: Any) -> Any:
