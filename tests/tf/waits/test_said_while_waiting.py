@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import sys
 import types
 from typing import Any
 
@@ -113,6 +115,20 @@ def test_a_rank_that_gives_up_says_why(loaded, monkeypatch, capsys):
         loaded._Wait(0, 2).end("cannot start without the others", speaks=True)
     line = "tensorflow.mpi rank 0/2: cannot start without the others; this rank ends\n"
     assert said(capsys) == line
+
+
+def test_a_rank_gives_up_even_if_its_script_has_closed_its_output(loaded, monkeypatch):
+    def leave(code: int) -> None:
+        raise Ended(str(code))
+
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(loaded.os, "_exit", leave)
+    for stream in (closed, object(), None):
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setattr(sys, "stderr", stream)
+        with pytest.raises(Ended, match="1"):
+            loaded._Wait(0, 2).end("cannot start without the others", speaks=True)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import weakref
 from types import FrameType
@@ -58,8 +57,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 def _end() -> None:
     watch.declare_exit()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    log.flush()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -92,8 +90,7 @@ def stop_together(callbacks: Any) -> None:
     # No rank ends before rank 0 has saved: the launcher would then end rank 0.
     if all(control_plane.headers(f"{name}: saved", is_saved)):
         _end()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    log.flush()
     watch.declare_exit()
     os._exit(1)
 

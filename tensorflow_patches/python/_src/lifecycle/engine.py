@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import importlib.util
 import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
@@ -368,9 +367,7 @@ def _limit_end() -> None:
 
     Flushes first: a slow reader of the output may take longer than the limit.
     """
-    for stream in filter(None, (sys.stdout, sys.stderr)):
-        with contextlib.suppress(OSError, ValueError):  # Python's own flush reports them
-            stream.flush()
+    log.flush()
     if _left:  # the failure has been reported already
         c_api.load().tfmpi_limit_end(ends.exit_code(), _FAILED_EXIT_SECONDS, b"")
         return
@@ -384,6 +381,5 @@ def _limit_end() -> None:
 
 def _exit_with_failure() -> None:
     """The main thread may have ended normally, but the launcher must see that the rank failed."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    log.flush()
     os._exit(1)

@@ -18,12 +18,12 @@ import contextlib
 import glob
 import os
 import select
-import sys
 import threading
 from collections.abc import Callable
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.presence import peers
+from tensorflow.mpi._src.runtime import log
 
 _EXIT_CODE = 1
 _SIGHUP = 1 << 0  # in /proc's masks of signals
@@ -91,8 +91,7 @@ class Launcher:
             )
             with contextlib.suppress(OSError):
                 os.write(self._stderr if self._stderr >= 0 else 2, text.encode())
-        with contextlib.suppress(OSError, ValueError):  # the reader may be gone
-            sys.stdout.flush()
+        log.flush()
         os._exit(_EXIT_CODE)
 
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 from tensorflow.mpi import config
 from tensorflow.mpi._src.presence import deaths, launcher, peers, reasons
-from tensorflow.mpi._src.runtime import c_api
+from tensorflow.mpi._src.runtime import c_api, log
 
 _POLL_SECONDS = 0.5
 _IDLE_SECONDS = 2.0
@@ -54,8 +53,7 @@ class _Wait:
         return True
 
     def say(self, text: str) -> None:
-        """Prints one line on stderr. Not by log.py, which does not know the rank before start."""
-        print(f"tensorflow.mpi rank {self.rank}/{self.size}: {text}", file=sys.stderr, flush=True)
+        log.say_as(self.rank, self.size, text)
 
     def end(self, why: str, speaks: bool) -> None:
         """Ends this process, from any thread; later if another rank of the node speaks."""
@@ -63,7 +61,7 @@ class _Wait:
             time.sleep(_AFTER_SPEAKER_SECONDS)
         declare_exit()
         self.say(f"{why}; this rank ends")
-        sys.stdout.flush()
+        log.flush()
         os._exit(_EXIT_CODE)
 
 

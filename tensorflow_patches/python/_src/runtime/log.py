@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 from tensorflow.mpi import config
@@ -10,11 +11,20 @@ from tensorflow.mpi._src.runtime import group
 
 def say(line: str) -> None:
     """Prints one line."""
-    print(
-        f"tensorflow.mpi rank {group.group_rank}/{group.group_size}: {line}",
-        file=sys.stderr,
-        flush=True,
-    )
+    say_as(group.group_rank, group.group_size, line)
+
+
+def say_as(rank: int, size: int, line: str) -> None:
+    """Like `say`, also before the start, when the group does not know the rank yet."""
+    with contextlib.suppress(Exception):  # the script may have closed or replaced sys.stderr
+        print(f"tensorflow.mpi rank {rank}/{size}: {line}", file=sys.stderr, flush=True)
+
+
+def flush() -> None:
+    """Flushes the output, before this process ends."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # as in say_as
+            stream.flush()
 
 
 _logged_keys: set[str] = set()  # keys of once()
