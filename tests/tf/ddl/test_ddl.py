@@ -79,6 +79,7 @@ ddlrun -H slow:2 python train.py
 horovodrun -np 2 --jsrun python train.py
 horovodrun --version
 horovodrun -np 2 --autotune python train.py
+horovodrun -np 2 --start-timeout 5 python train.py
 """.strip().splitlines()
 
 
@@ -115,6 +116,7 @@ def test_horovodrun_builds_the_mpirun_command(became):
     assert "4 ranks need 4 slots, but a:2 has fewer" in became[LINES[2]][2]
     assert "-H a:2,b:1" in became[LINES[3]][0]
     assert "-x TF_MPI_TIMELINE=t.json --tag-output python" in became[LINES[4]][0]
+    assert "TF_MPI_" not in became[LINES[24]][0]  # the timeout is not one for the whole run
 
 
 def test_unsupported_options_of_horovodrun_are_named(became):

@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--tcp", "--tcp-flag", action="store_true", help="uses only TCP between nodes")
     add("--mpi", dest="use_mpi", action="store_true", help="accepted; MPI is always used")
     add("--verbose", action="store_true", help="prints mpirun's command line")
-    add("--start-timeout", type=int, help="sets TF_MPI_STALL_TIMEOUT, if no other option does")
+    add("--start-timeout", type=int, help="accepted; the start has its own limits")
     add("--timeline-filename", help="sets TF_MPI_TIMELINE")
     add("--fusion-threshold-mb", type=int, help="sets TF_MPI_FUSION_THRESHOLD")
     add("--no-stall-check", action="store_true", help="sets TF_MPI_STALL_WARNING=0")
@@ -99,8 +99,6 @@ def _command(options: argparse.Namespace) -> list[str]:
         variables["TF_MPI_STALL_WARNING"] = str(options.stall_check_warning_time_seconds)
     if options.stall_check_shutdown_time_seconds is not None:
         variables["TF_MPI_STALL_TIMEOUT"] = str(options.stall_check_shutdown_time_seconds)
-    elif options.start_timeout is not None:
-        variables["TF_MPI_STALL_TIMEOUT"] = str(options.start_timeout)
     if (options.log_level or "").upper() in ("WARNING", "ERROR", "FATAL"):
         variables["TF_MPI_LOG_LEVEL"] = "warning"
     return mpirun.command(options.np, options.program, hosts, more, variables)
