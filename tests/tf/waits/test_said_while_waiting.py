@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
+import subprocess
 import sys
 import types
 from typing import Any
@@ -161,6 +163,14 @@ def test_a_wait_at_the_end_says_what_the_others_do(watch, monkeypatch, capsys, f
     )
     text = said(capsys).splitlines(keepends=True)[-1]
     assert text.startswith(begins + "rank 1 to end ") and words in text
+
+
+def test_a_rank_that_runs_short_programs_is_at_work(loaded):
+    """Their processor time remains after they have ended."""
+    before = loaded.peers.stat(os.getpid()).seconds
+    program = "import time\nwhile time.process_time() < 0.5: pass"
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert loaded.peers.stat(os.getpid()).seconds - before >= 0.4
 
 
 def test_a_wait_for_mpi_at_the_end_is_reported(watch):

@@ -34,7 +34,7 @@ class Stat(NamedTuple):
     parent: int
     session: int
     began: int
-    seconds: float  # processor time so far
+    seconds: float  # processor time so far, with that of its children that have ended
     exit_status: int  # as wait() returns it; valid if the process has ended
 
     @property
@@ -46,7 +46,7 @@ def stat(pid: int) -> Stat:
     """Raises OSError if there is no such process."""
     head, _, rest = os.fsdecode(_read(pid, "stat")).rpartition(")")
     state, *numbers = rest.split()
-    seconds = (int(numbers[10]) + int(numbers[11])) / _TICKS
+    seconds = sum(map(int, numbers[10:14])) / _TICKS
     name = head.partition("(")[2]
     parent, session, began, status = (int(numbers[place]) for place in (0, 2, 18, 48))
     return Stat(name, state, parent, session, began, seconds, status)
