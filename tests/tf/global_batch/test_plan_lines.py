@@ -209,6 +209,13 @@ def test_a_metric_that_cannot_be_analyzed_is_logged(plan, monkeypatch, tensorflo
     assert said == ["the metric 'recall' could not be analyzed: recall needs real tensors"]
 
 
+def test_a_loss_outside_of_steps_gets_the_scripts_arguments(monkeypatch, tensorflow):
+    losses = load("tensorflow.mpi._src.global_batch.losses")
+    monkeypatch.setattr(losses.hooking, "with_callers_autograph", lambda function: function)
+    call = losses.on_part(None, lambda self, y, guess, *, scale: (y, guess, scale))
+    assert call(object(), 1, guess=2, scale=3) == (1, 2, 3)
+
+
 @pytest.fixture(name="gradients", scope="module")
 def gradients_fixture() -> Any:
     return load("tensorflow.mpi._src.global_batch.gradients")

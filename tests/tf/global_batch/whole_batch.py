@@ -241,6 +241,32 @@ def shares() -> dict[str, Any]:
     return fit(Shares().ready())
 
 
+class Scaled(keras.losses.Loss):
+    """A class whose __call__ takes no weights, but an argument of its own."""
+
+    def __call__(self, y: Any, guess: Any, *, scale: float, root: bool = False) -> Any:
+        mean = tf.reduce_mean(scale * tf.square(y - guess))
+        return tf.sqrt(mean) if root else mean
+
+
+class CallsLosses(Steps):
+    """A mean, a loss of the whole batch, and a sum with a keyword, outside of Keras's loss."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        squares = keras.losses.MeanSquaredError(reduction="sum")
+        with tf.GradientTape() as tape:
+            guess = self(x, training=True)
+            loss = Scaled()(y, guess, scale=0.5) + Scaled()(y, guess=guess, scale=2.0, root=True)
+            loss += 0.01 * squares(y, y_pred=guess, sample_weight=tf.abs(x[:, 0]))
+        self.update(tape, loss)
+        return {"called": loss}
+
+
+def calls_losses() -> dict[str, Any]:
+    return fit(CallsLosses().ready())
+
+
 class Contrastive(Steps):
     def train_step(self, data: Any) -> Any:
         x, y = data
@@ -420,6 +446,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
         *(
             valid,
             shares,
+            calls_losses,
             contrastive,
             anchors,
             average_loss,

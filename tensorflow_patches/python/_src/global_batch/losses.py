@@ -35,15 +35,15 @@ class Keras(NamedTuple):
 
 
 def on_part(keras: Keras, original: Any) -> Any:
-    """Wraps a loss class's __call__(y_true, y_pred, sample_weight)."""
+    """Wraps a loss class's __call__(y_true, y_pred, sample_weight); a script's may take others."""
 
     @hooking.without_autograph
-    def call(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         part = batch.current()
         function = hooking.with_callers_autograph(original)
         if part is None or part.is_suspended:
-            return function(self, y_true, y_pred, sample_weight)
-        given = _Given(keras, y_true, y_pred, sample_weight)
+            return function(self, *args, **kwargs)
+        given = _Given(keras, args, kwargs)
         if part.findings is not None:
             # Keras's own __call__ reduces the result of `call` by weights, mask and `reduction`.
             reduces = keras.loss().__call__.__wrapped__ is original
@@ -51,7 +51,7 @@ def on_part(keras: Keras, original: Any) -> Any:
         site = part.planned.next("loss")
         if site is None or site.how is How.WHOLE:
             return _of_whole(part, site, self, function, given)
-        value = function(self, *given.arguments)
+        value = function(self, *given.args, **given.kwargs)
         if site.how is How.SCALED:
             value = _scaled(self, part, site, value, given)
             part.note(value, Kind.MEAN)
@@ -63,10 +63,13 @@ def on_part(keras: Keras, original: Any) -> Any:
 class _Given:
     """The arguments of a loss's call, and the masks that Keras has attached to its predictions."""
 
-    def __init__(self, keras: Keras, y_true: Any, y_pred: Any, sample_weight: Any) -> None:
+    def __init__(self, keras: Keras, args: Any, kwargs: Any) -> None:
         self.keras = keras
-        self.arguments = tf.nest.map_structure(_tensor, (y_true, y_pred, sample_weight))
-        self.masks = [keras.mask_of(one) for one in tf.nest.flatten(self.arguments[1])]
+        self.args, self.kwargs = tf.nest.map_structure(_tensor, (args, kwargs))
+        names = ("y_true", "y_pred", "sample_weight")
+        named = dict(zip(names, self.args)) | self.kwargs
+        self.y_true, self.y_pred, self.sample_weight = map(named.get, names)
+        self.masks = [keras.mask_of(one) for one in tf.nest.flatten(self.y_pred)]
 
     @property
     def mask(self) -> Any:
@@ -74,7 +77,7 @@ class _Given:
         return self.masks[0] if len(self.masks) == 1 else None
 
     def leaves(self) -> list[Any]:
-        return [*tf.nest.flatten(self.arguments), *self.masks]
+        return [*tf.nest.flatten((self.args, self.kwargs)), *self.masks]
 
 
 def _tensor(value: Any) -> Any:
@@ -86,13 +89,13 @@ def _analyze(
 ) -> Any:
     """Decides how the loss is computed; returns its value in the analyzed graph."""
     site, mark = findings.enter("loss")
-    value = function(loss, *given.arguments)
+    value = function(loss, *given.args, **given.kwargs)
     kind = part.kind(value)
     of_rows = (
         reduces
         and tf.is_tensor(value)
         and value.shape.rank == 0
-        and part.is_by_sample((given.arguments[2], given.masks))
+        and part.is_by_sample((given.sample_weight, given.masks))
         and _gives_rows(part, loss, given)
     )
     if of_rows or kind in (Kind.MEAN, Kind.CONST, Kind.SUM) or (kind in ROWS and value.shape.rank):
@@ -124,7 +127,7 @@ def _analyze(
 def _gives_rows(part: Any, loss: Any, given: _Given) -> bool:
     """Whether `loss.call` returns one value per sample, without a mask of its own."""
     mark = part.findings.mark()
-    rows = hooking.with_callers_autograph(loss.call)(*given.arguments[:2])
+    rows = hooking.with_callers_autograph(loss.call)(given.y_true, given.y_pred)
     part.findings.restart(mark)  # the step itself calls it once
     masked = given.keras.mask_of(rows) is not None
     return tf.is_tensor(rows) and not masked and part.kind(rows) in ROWS
@@ -136,12 +139,13 @@ def _of_whole(part: Any, site: Site | None, loss: Any, function: Any, given: _Gi
     leaves += [None] * (len(given.leaves()) - len(leaves))
     whole = [part.whole(one, leaf, loss.name) for one, leaf in zip(given.leaves(), leaves)]
     masks = whole[len(whole) - len(given.masks) :]
-    arguments = tf.nest.pack_sequence_as(given.arguments, whole[: len(whole) - len(masks)])
-    for prediction, mask in zip(tf.nest.flatten(arguments[1]), masks, strict=True):
+    arguments = whole[: len(whole) - len(masks)]
+    of_whole = _Given(given.keras, *tf.nest.pack_sequence_as((given.args, given.kwargs), arguments))
+    for prediction, mask in zip(tf.nest.flatten(of_whole.y_pred), masks, strict=True):
         if mask is not None:
             given.keras.put_mask(prediction, mask)
     with batch.outside_part(part):
-        value = function(loss, *arguments)
+        value = function(loss, *of_whole.args, **of_whole.kwargs)
     part.note(value, Kind.CONST)
     return value
 
@@ -156,7 +160,7 @@ def _reduction(loss: Any) -> str:
 
 def _divisor(loss: Any, given: _Given, dtype: Any) -> Any:
     """The sum of weights or of the mask by which Keras divides; None if it divides by neither."""
-    weights, mask = given.arguments[2], given.mask
+    weights, mask = given.sample_weight, given.mask
     if _reduction(loss) == "mean_with_sample_weight":
         return _weights(weights, mask, dtype)
     if mask is None or _sums(loss):
