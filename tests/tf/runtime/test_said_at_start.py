@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import types
 from typing import Any
 
@@ -205,5 +206,20 @@ def test_ranks_name_the_one_that_ended_them(engine, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(ends.log, "say", said.append)
     error = RuntimeError("rank 1/2 has stopped: ValueError: no such file")
-    ends.noting_uncaught(None)(RuntimeError, error, None)
+    hook = ends.noting_uncaught(None)
+    # A thread of its own: as when the interpreter calls it, no frame of a script is below.
+    thread = threading.Thread(target=hook, args=[RuntimeError, error, None])
+    thread.start()
+    thread.join()
     assert said == ["ends, because rank 1/2 has stopped: ValueError: no such file"]
+
+
+def test_a_script_that_only_shows_an_exception_has_not_failed(engine, monkeypatch):
+    ends = engine.ends
+    monkeypatch.setattr(ends, "_uncaught", None)
+    monkeypatch.setattr(ends, "_thread_failure", None)
+    shown: list[Any] = []
+    error = RuntimeError("no upload today")
+    ends.noting_uncaught(lambda *args: shown.append(args))(RuntimeError, error, None)
+    assert shown == [(RuntimeError, error, None)]
+    assert ends.failure() is None and ends.exit_code() == 0

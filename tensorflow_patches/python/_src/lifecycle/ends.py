@@ -115,10 +115,18 @@ def _explained(error: BaseException) -> str:
 
 
 def noting_uncaught(previous: Any) -> Any:
-    """Wrapper of sys.excepthook."""
+    """Wrapper of sys.excepthook.
+
+    A script may call it, too, to show an exception that it has caught.
+    """
 
     def hook(kind: Any, error: BaseException, traceback: Any) -> None:
         global _uncaught
+        frame = sys._getframe()
+        while frame.f_back is not None:
+            frame = frame.f_back
+        if frame.f_code.co_name in _BEGINNINGS:
+            return previous(kind, error, traceback)
         _uncaught = error
         cause = reasons.another_ranks_failure(error)
         if cause is None:
