@@ -34,6 +34,8 @@ struct Reduction {
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   double scale = 1;
+  // Whether a sum of float32 may travel between nodes in 16 bits (NodeOptions::wire).
+  bool rounds = false;
 };
 
 // Reduces `count` elements (not reduction.count) of each of the `n` sources, in the order of the
