@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -121,6 +122,18 @@ void CheckAllreduce(Engine& engine, int step) {
     const std::string wrong =
         CheckOutput(jobs[i], AllRanks(engine.topology().size), outputs[i].data());
     Expect(wrong.empty(), wrong);
+  }
+}
+
+// Whichever rank has it.
+void CheckMaximumOfNan(Engine& engine) {
+  const Topology& topology = engine.topology();
+  for (int r = 0; r < topology.size; ++r) {
+    float value = topology.rank == r ? NAN : static_cast<float>(topology.rank);
+    const Job job = {"NaN of " + std::to_string(r), DataType::kFloat32, ReduceOp::kMax, 1, 0};
+    std::future<Status> ending = Submit(engine, MakeRequest(job, &value, &value));
+    ExpectEnd(ending);
+    Expect(std::isnan(value), "a maximum is " + std::to_string(value) + ", not NaN");
   }
 }
 
@@ -240,6 +253,7 @@ void CheckUnevenSteps(Engine& engine) {
 
 void Check(Engine& engine) {
   for (int step = 0; step < 2; ++step) CheckAllreduce(engine, step);
+  CheckMaximumOfNan(engine);
   for (int64_t columns : {1, 7, 500000}) CheckAllgather(engine, columns);
   for (int64_t columns : {1, 7, 500000}) CheckSparseAllgather(engine, columns);
   for (size_t count : {0, 1, 600001}) CheckBroadcast(engine, count);

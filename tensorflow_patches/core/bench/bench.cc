@@ -139,6 +139,7 @@ class Bench : public std::enable_shared_from_this<Bench> {
   Request MakeAligner();
   Timed RunRound(std::vector<Request> requests, const std::string& what);
   Timed TooLong(const std::string& what) const;
+  Status CheckMemory();
   Status Agree();
   Status TakeSlowest();
   std::vector<BenchWay> Ways() const;
@@ -152,6 +153,8 @@ class Bench : public std::enable_shared_from_this<Bench> {
   std::vector<std::vector<char>> expected_;  // allreduce: one; allgather: by rank
   LineMemory inputs_;
   LineMemory outputs_;           // null: in place
+  size_t needed_ = 0;            // bytes of both
+  int32_t lacking_ = 0;          // the number, from 1, of a rank that has no memory
   uint8_t more_ = 1;             // whether to take another sample; rank 0 decides
   float aligner_ = 0;            // the data of MakeAligner
   std::vector<double> seconds_;  // by sample; the ways alternate
@@ -170,12 +173,14 @@ Bench::Bench(Engine* engine, const BenchCase& bench_case)
   input_ = of_rank(topology_.rank);
   const size_t tensors =
       static_cast<size_t>(case_.tensors) * std::max(case_.direct_rounds, case_.engine_rounds);
-  // Aligned like TensorFlow's; not null, even without elements.
+  // Aligned like TensorFlow's; null only without memory, not without elements.
   const auto allocate = [](size_t bytes) { return NewLineMemory(std::max<size_t>(1, bytes)); };
-  inputs_ = allocate(tensors * bytes_);
+  inputs_ = allocate(needed_ = tensors * bytes_);
   if (case_.kind == OpKind::kAllgather) {
     for (int rank = 0; rank < topology_.size; ++rank) expected_.push_back(of_rank(rank));
-    outputs_ = allocate(tensors * bytes_ * topology_.size);
+    outputs_ = allocate(needed_ * topology_.size);
+    if (outputs_ == nullptr) inputs_ = nullptr;
+    needed_ += needed_ * topology_.size;
   } else {
     expected_.push_back(
         MakeBlock(case_.dtype, [this](size_t i) { return SumValue(i, topology_.size); }));
@@ -341,6 +346,18 @@ Status Bench::TakeSample(BenchWay way, double* seconds) {
   return timed.status.ok() ? CheckAll(way) : timed.status;
 }
 
+// Fails on all ranks if one has no memory, so that none waits for it.
+Status Bench::CheckMemory() {
+  lacking_ = inputs_ == nullptr ? topology_.rank + 1 : 0;
+  const Signature one = {OpKind::kAllreduce, ReduceOp::kMax, DataType::kInt32, 0, {1}};
+  TFMPI_RETURN_IF_NOT_OK(RunRound({InPlace(" memory", one, &lacking_)}, label_ + " memory").status);
+  if (lacking_ == 0) return Status();
+  return Status(Code::kUnavailable, "rank " + std::to_string(lacking_ - 1) + "/" +
+                                        std::to_string(topology_.size) + ": " + label_ +
+                                        " found no memory for " + std::to_string(needed_) +
+                                        " bytes; use smaller --sizes");
+}
+
 // Broadcasts rank 0's `more_`.
 Status Bench::Agree() {
   const Signature byte = {OpKind::kBroadcast, ReduceOp::kSum, DataType::kUint8, 0, {1}};
@@ -362,6 +379,7 @@ std::vector<BenchWay> Bench::Ways() const {
 }
 
 Status Bench::Run(BenchResult* result) {
+  TFMPI_RETURN_IF_NOT_OK(CheckMemory());
   const std::vector<BenchWay> ways = Ways();
   const TimePoint start = Clock::now();
   more_ = 1;

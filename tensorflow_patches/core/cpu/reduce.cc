@@ -1,6 +1,7 @@
 #include "tensorflow_patches/core/cpu/reduce.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -124,17 +125,27 @@ struct Sum {
   }
 };
 
+template <typename T>
+bool IsNan([[maybe_unused]] T value) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return std::isnan(value);
+  } else {
+    return false;
+  }
+}
+
+// The result is NaN if any source is. Not ||, which may become a branch: see If.
 struct Min {
   template <typename T>
   static T Of(T a, T b) {
-    return b < a ? b : a;
+    return (IsNan(b) | (b < a)) ? b : a;
   }
 };
 
 struct Max {
   template <typename T>
   static T Of(T a, T b) {
-    return a < b ? b : a;
+    return (IsNan(b) | (a < b)) ? b : a;
   }
 };
 

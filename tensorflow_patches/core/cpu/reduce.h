@@ -27,13 +27,15 @@ void Pack(DataType type, const void* in, void* wire, size_t count, double scale)
 void Unpack(DataType type, const void* wire, void* out, size_t count, double scale);
 
 // A sum, minimum, maximum or product over ranks, of `count` elements of a wire type, or of float16
-// or bfloat16, which are summed in float32 and rounded once. The result is multiplied by `scale`,
-// which is 1 for integers.
+// or bfloat16, which are summed in float32 and rounded once. A minimum or maximum is NaN if any
+// element is. The result is multiplied by `scale`, which is 1 for integers.
 struct Reduction {
   size_t count = 0;
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   double scale = 1;
+  // Whether a sum of float32 may travel between nodes in 16 bits (NodeOptions::wire).
+  bool rounds = false;
 };
 
 // Reduces `count` elements (not reduction.count) of each of the `n` sources, in the order of the

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "tensorflow_patches/core/base/clock.h"
 #include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/device/choice.h"
 #include "tensorflow_patches/core/device/collectives.h"
@@ -35,7 +36,8 @@ struct GpuOptions {
   // For tests, instead of NCCL: what this rank reports, and a factory of its collectives, over its
   // node or over all ranks.
   std::function<DeviceFacts(const Gpu& gpu)> facts;
-  std::function<Status(Gpu* gpu, std::unique_ptr<DeviceCollectives>* made)> make;
+  std::function<Status(Gpu* gpu, TimePoint deadline, std::unique_ptr<DeviceCollectives>* made)>
+      make;
 };
 
 }  // namespace tfmpi

@@ -194,12 +194,14 @@ Status GpuReduction::MakeHierarchical(const GpuMemory& own, bool shares, TimePoi
 
 Status GpuReduction::MakeNccl(const GpuMemory& own, bool in_node, bool shares, TimePoint deadline,
                               std::unique_ptr<DeviceCollectives>* made) {
-  if (options_.make) return options_.make(own.gpu, made);
+  // NCCL gets half of the time, so that the ranks can still agree if it never starts.
+  const TimePoint now = Clock::now(), half = now + (deadline - now) / 2;
+  if (options_.make) return options_.make(own.gpu, half, made);
   const Topology& topology = transport_->topology();
   NcclOptions options;
   options.rank = in_node ? topology.local_rank : topology.rank;
   options.size = in_node ? topology.local_size : topology.size;
-  options.deadline = deadline;
+  options.deadline = half;
   options.max_ctas = shares ? kSharedCtas : 0;
   // One rank of the group creates the id.
   const int first = in_node ? topology.node_leader : 0;

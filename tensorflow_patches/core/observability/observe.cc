@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <memory>
+#include <utility>
 
+#include "tensorflow_patches/core/memory/leaked_memory.h"
 #include "tensorflow_patches/core/observability/trace_file.h"
 
 namespace tfmpi {
@@ -13,7 +16,7 @@ constexpr std::chrono::seconds kPatience{60};
 constexpr int kMinPings = 8;
 constexpr int kMaxPings = 200;
 constexpr int64_t kQuick = 100'000;  // ns for a round trip
-// Bytes, for the events of all ranks together, since the allgather gives all of them to each rank.
+// Bytes, for the events of all ranks together, which rank 0 holds.
 constexpr size_t kMaxGathered = size_t{256} << 20;
 
 int64_t SteadyNanoseconds() {
@@ -86,12 +89,34 @@ RankEvents OwnEvents(const Topology& topology, const Observation& observation) {
   return {topology.rank, HostName(), observation.clock_offset, CopyEvents()};
 }
 
+// Appends every rank's `own` to rank 0's `all`, in rank order. Collective. One at a time, so that
+// the other ranks of rank 0's node, which receive them, too, need not hold all of them.
+Status GatherStrings(Transport* transport, const std::string& own, TimePoint deadline,
+                     std::vector<std::string>* all) {
+  const Topology& topology = transport->topology();
+  const size_t length = own.size();
+  std::vector<size_t> lengths(topology.size);
+  TFMPI_RETURN_IF_NOT_OK(transport->Allgather(
+      &length, lengths.data(), std::vector<size_t>(topology.size, sizeof length), deadline));
+  for (int rank = 0; rank < topology.size; ++rank) {
+    auto one = std::make_unique<std::string>(own);
+    if (rank != topology.rank) one->assign(lengths[rank], '\0');
+    const Status status = transport->Broadcast(one->data(), lengths[rank], rank, deadline);
+    if (!status.ok()) {
+      KeepUntilExit(std::move(one));  // MPI may still write there
+      return status;
+    }
+    if (topology.rank == 0) all->push_back(std::move(*one));
+  }
+  return Status();
+}
+
 Status GatherTimeline(Transport* transport, const Observation& observation, TimePoint deadline) {
   const Topology& topology = transport->topology();
   const std::string own =
       Encode(OwnEvents(topology, observation), kMaxGathered / static_cast<size_t>(topology.size));
   std::vector<std::string> all;
-  const Status status = AllgatherStrings(transport, own, deadline, &all);
+  const Status status = GatherStrings(transport, own, deadline, &all);
   if (!status.ok() || topology.rank != 0) return status;
   std::vector<RankEvents> ranks(all.size());
   for (size_t i = 0; i < all.size(); ++i) {

@@ -119,12 +119,13 @@ Status RecoverableReduction::Allreduce(const std::vector<FusionEntry>& entries, 
   *result = history_.NewResult(bytes);
   char* const buffer = result->memory.get();
   Fusion::PackAll(entries, buffer, bytes, factors.data());
-  const Signature& first = entries.front().signature;
-  const DataType wire = WireType(first.dtype);
-  const double scale = first.op == ReduceOp::kAverage ? 1.0 / contributors : 1.0;
+  const Signature& common = Common(entries);
+  const DataType wire = WireType(common.dtype);
+  const double scale = common.op == ReduceOp::kAverage ? 1.0 / contributors : 1.0;
   const Span span(Stage::kReduce, "", bytes);
-  return transport_->Allreduce(buffer, buffer,
-                               {bytes / SizeOf(wire), wire, WireOp(first.op), scale}, deadline);
+  const Reduction reduction = {bytes / SizeOf(wire), wire, WireOp(common.op), scale,
+                               MayRound(common)};
+  return transport_->Allreduce(buffer, buffer, reduction, deadline);
 }
 
 Status RecoverableReduction::Gather(const FusionEntry& entry, const Response& response,

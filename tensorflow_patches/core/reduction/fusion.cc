@@ -129,9 +129,9 @@ Status Fusion::ReduceFused(const std::vector<FusionEntry>& entries, double scale
   const bool in_place = only != nullptr && only->output != nullptr;
   char* const buffer = in_place ? static_cast<char*>(only->output) : Buffer(bytes);
   PackAll(entries, buffer, bytes);
-  const Signature& first = entries.front().signature;
-  const size_t count = bytes / SizeOf(WireType(first.dtype));
-  const Status status = Reduce(buffer, buffer, count, first, scale, deadline);
+  const Signature& common = Common(entries);
+  const size_t count = bytes / SizeOf(WireType(common.dtype));
+  const Status status = Reduce(buffer, buffer, count, common, scale, deadline);
   if (status.ok() && !in_place) UnpackAll(entries, buffer, bytes);
   return status;
 }
@@ -140,7 +140,7 @@ Status Fusion::Reduce(const void* in, void* out, size_t count, const Signature& 
                       double scale, TimePoint deadline) {
   const DataType wire = WireType(signature.dtype);
   const Span span(Stage::kReduce, "", count * SizeOf(wire));
-  const Reduction reduction = {count, wire, WireOp(signature.op), scale};
+  const Reduction reduction = {count, wire, WireOp(signature.op), scale, MayRound(signature)};
   if (signature.op == ReduceOp::kPlainSum) {
     return transport_->PlainAllreduce(in, out, reduction, deadline);
   }

@@ -3,6 +3,8 @@
 #ifndef TFMPI_CORE_REQUEST_FUSION_ENTRY_H_
 #define TFMPI_CORE_REQUEST_FUSION_ENTRY_H_
 
+#include <vector>
+
 #include "tensorflow_patches/core/request/request.h"
 
 namespace tfmpi {
@@ -22,6 +24,21 @@ inline size_t Count(const Signature& signature) {
 // On the wire, averages and plain sums are sums.
 inline ReduceOp WireOp(ReduceOp op) {
   return op == ReduceOp::kAverage || op == ReduceOp::kPlainSum ? ReduceOp::kSum : op;
+}
+
+// Whether it may be rounded between nodes (Reduction::rounds). A sum may need all of its digits, as
+// a count does, or be larger than any float16; a bfloat16 may be smaller.
+inline bool MayRound(const Signature& signature) {
+  return IsAverage(signature) && signature.dtype == DataType::kFloat32;
+}
+
+// The signature that stands for all entries of an allreduce, which have the same reduction and wire
+// type. They are rounded only if all of them may be.
+inline const Signature& Common(const std::vector<FusionEntry>& entries) {
+  for (const FusionEntry& entry : entries) {
+    if (!MayRound(entry.signature)) return entry.signature;
+  }
+  return entries.front().signature;
 }
 
 }  // namespace tfmpi

@@ -16,7 +16,7 @@ constexpr std::chrono::microseconds kShortestPoll{20};
 constexpr std::chrono::microseconds kLongestPoll{200};
 constexpr int kPollsPerDoubling = 16;
 
-// A rail (Transport::rail) whose float32 sums are rounded to `wire`.
+// A rail (Transport::rail) that rounds to `wire` what may be rounded.
 class RoundingRail : public Transport {
  public:
   RoundingRail(std::unique_ptr<Transport> between, DataType wire)
@@ -33,9 +33,7 @@ class RoundingRail : public Transport {
 
   Status Allreduce(const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline) override {
-    if (reduction.type != DataType::kFloat32 || reduction.op != ReduceOp::kSum) {
-      return between_->Allreduce(in, out, reduction, deadline);
-    }
+    if (!reduction.rounds) return between_->Allreduce(in, out, reduction, deadline);
     narrow_.resize(reduction.count * SizeOf(wire_));
     // Unpack narrows float32 to `wire_`, Pack widens it again. Scaled first, so that the sum over
     // many ranks stays in the range of a float16.

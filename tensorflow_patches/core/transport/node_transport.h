@@ -19,7 +19,8 @@
 namespace tfmpi {
 
 struct NodeOptions {
-  // The type of all float32 sums between nodes: kFloat32, or one to which they are rounded.
+  // The type between nodes of all sums with Reduction::rounds: kFloat32, or one to which they are
+  // rounded.
   DataType wire = DataType::kFloat32;
   Stores stores = Stores::kAuto;
   // For tests: NodeBuffers::Options::map.

@@ -124,8 +124,9 @@ class Transport {
   virtual GpuMessages* gpu_messages() { return nullptr; }
 
   // Connects the ranks with this local rank, one per node. Only its Allreduce may be called, in the
-  // common order of collective calls; it rounds the data if that is configured. Null if there is
-  // one node, or if the nodes have different numbers of ranks. Lives as long as this.
+  // common order of collective calls; it rounds what may be rounded (Reduction::rounds) if that is
+  // configured. Null if there is one node, or if the nodes have different numbers of ranks. Lives
+  // as long as this.
   virtual Transport* rail() { return nullptr; }
 
   // How the ranks continue after deaths (membership.h); null: they cannot. Lives as long as this.

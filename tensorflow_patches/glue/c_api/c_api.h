@@ -29,7 +29,7 @@ struct TfMpiOptions {
   const char* timeline;           // rank 0's file; empty: none
   int32_t stats;                  // 1: count, see tfmpi_stats_report
   int32_t ranks_per_node;         // 0: the actual nodes
-  int32_t wire;                   // DataType of float32 sums between nodes
+  int32_t wire;                   // DataType of float32 averages between nodes
   int32_t sparse;                 // sparse_average.h's SparseMode
   const char* extras;             // names, separated by commas; see extras.h
   int32_t device_transport;       // core/device/choice.h's DeviceTransport

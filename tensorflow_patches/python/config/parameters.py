@@ -202,8 +202,9 @@ PARAMETERS = {
             "TF_MPI_COMPRESSION",
             "choice",
             "none",
-            "Rounds float32 gradients to 16 bits between nodes. This halves the bytes, but "
-            "averages no longer match those of one process up to float32 rounding. Nothing is "
+            "Rounds averages of float32 to 16 bits between nodes: gradients, and the averages that "
+            "a script asks for. This halves the bytes, but averages no longer match those of one "
+            "process up to float32 rounding. Sums and other types are not rounded. Nothing is "
             "rounded inside a node, or if nodes have different numbers of ranks. NCCL does not "
             "round, so it is then used inside the nodes only, with MPI between them.",
             choices=("none", "fp16", "bf16"),

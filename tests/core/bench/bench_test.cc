@@ -80,6 +80,24 @@ TEST_F(BenchTest, AWrongSumIsFound) {
   });
 }
 
+TEST_F(BenchTest, WithoutMemoryNoRankMeasures) {
+  if (TFMPI_SANITIZED) GTEST_SKIP() << "a sanitizer ends the process instead";
+  Ranks ranks(2);
+  for (OpKind kind : {OpKind::kAllreduce, OpKind::kAllgather}) {
+    ranks.Each([&](int, Engine& engine) {
+      BenchResult result;
+      BenchCase large = Small(kind, DataType::kFloat32);
+      large.count = size_t{1} << 48;  // more bytes than a process can address
+      const Status status = RunBench(&engine, large, &result);
+      EXPECT_EQ(status.code(), Code::kUnavailable);
+      EXPECT_NE(status.message().find(" x 3 found no memory for "), std::string::npos)
+          << status.message();
+      EXPECT_NE(status.message().find(" bytes; use smaller --sizes"), std::string::npos);
+    });
+  }
+  ranks.JoinAll();
+}
+
 TEST_F(BenchTest, RanksThatMeasureDifferentThingsDoNotHang) {
   Ranks ranks(2);
   ranks.Each([](int rank, Engine& engine) {

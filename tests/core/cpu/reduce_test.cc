@@ -246,6 +246,39 @@ TEST(ReduceTest, ReducesEveryTypeOverAnyNumberOfRanks) {
   }
 }
 
+// Whichever source it is in.
+TEST(ReduceTest, TheMinimumAndMaximumOfANanAreNan) {
+  constexpr size_t kCount = 2050, kRanks = 4;
+  const auto value_of = [](size_t rank, size_t i) { return static_cast<double>((i + rank) % 5); };
+  for (DataType type :
+       {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64}) {
+    for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+      std::vector<std::vector<char>> memory(kRanks, std::vector<char>(kCount * SizeOf(type)));
+      std::vector<const void*> sources;
+      for (size_t r = 0; r < kRanks; ++r) {
+        for (size_t i = 0; i < kCount; ++i) {
+          SetComponent(type, memory[r].data(), i, i % 7 == r ? NAN : value_of(r, i));
+        }
+        sources.push_back(memory[r].data());
+      }
+      std::vector<char> out(kCount * SizeOf(type));
+      Reduce({kCount, type, op, 1}, sources.data(), kRanks, kCount, out.data(), nullptr);
+      for (size_t i = 0; i < kCount; ++i) {
+        const double found = GetComponent(type, out.data(), i);
+        double expected = value_of(0, i);
+        for (size_t r = 1; r < kRanks; ++r) {
+          const double value = value_of(r, i);
+          expected = op == ReduceOp::kMin ? std::fmin(expected, value) : std::fmax(expected, value);
+        }
+        ASSERT_EQ(std::isnan(found), i % 7 < kRanks) << Name(type) << " " << Name(op) << " " << i;
+        if (!std::isnan(found)) {
+          ASSERT_EQ(found, expected) << Name(type) << " " << Name(op) << " " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST(ReduceTest, FingerprintOfZerosIsZero) {
   const std::vector<char> zeros(100, 0);
   for (size_t size = 0; size <= zeros.size(); ++size)

@@ -93,7 +93,7 @@ class Group {
         facts.nccl_version = rank == without_nccl ? 0 : 23203;
         return facts;
       };
-      options.gpus.make = [this, rank](Gpu*, std::unique_ptr<DeviceCollectives>* made) {
+      options.gpus.make = [this, rank](Gpu*, TimePoint, std::unique_ptr<DeviceCollectives>* made) {
         return group_.Join(rank, places_[rank]->gpu.get(), made);
       };
       return options;
@@ -316,7 +316,7 @@ TEST_F(DirectChoiceTest, AGpuThatHasNotEndedIsHeardOfByAll) {
         Place& place = rank == 0 ? first : second;
         GpuOptions options;
         options.facts = [](const Gpu& gpu) { return DeviceFacts{gpu.description(), 23203}; };
-        options.make = [&](Gpu*, std::unique_ptr<DeviceCollectives>* made) {
+        options.make = [&](Gpu*, TimePoint, std::unique_ptr<DeviceCollectives>* made) {
           return nccl.Join(rank, place.gpu.get(), made);
         };
         const std::unique_ptr<Transport> transport = group.CreateTransport(rank);
@@ -344,6 +344,40 @@ TEST_F(DirectChoiceTest, AGpuThatHasNotEndedIsHeardOfByAll) {
         << said[0];
     EXPECT_NE(said[1].find(lost ? own("1") : "cuEventQuery on simulated GPU 1"), std::string::npos)
         << said[1];
+  }
+}
+
+// The ranks still have the time to agree.
+TEST_F(DirectChoiceTest, WhatHangsAsItStartsMakesAllOfThemStage) {
+  Place first(0, Schedule::kRandom), second(1, Schedule::kRandom);
+  LocalGroup group(2);
+  std::vector<std::string> said(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      Place& place = rank == 0 ? first : second;
+      GpuOptions options;
+      options.facts = [](const Gpu& gpu) { return DeviceFacts{gpu.description(), 23203}; };
+      options.log = [&, rank](const std::string& line) { said[rank] = line; };
+      options.make = [](Gpu*, TimePoint deadline, std::unique_ptr<DeviceCollectives>*) {
+        while (Clock::now() < deadline) Clock::Sleep(std::chrono::milliseconds(1));
+        return Status(Code::kDeadlineExceeded, "it hangs");
+      };
+      const std::unique_ptr<Transport> transport = group.CreateTransport(rank);
+      GpuReduction reduction(transport.get(), options);
+      const Job job = {"x", DataType::kFloat32, ReduceOp::kSum, 10, 1};
+      const std::vector<char> input = MakeInput(job, rank);
+      void* const data = place.Put(input.data(), input.size());
+      Request request = GpuRequest(job, data, data, place.Ready());
+      const TimePoint deadline = Clock::now() + std::chrono::seconds(TFMPI_SANITIZED ? 20 : 4);
+      EXPECT_EQ(reduction.Allreduce({{request.signature, &request}}, 2, 1, deadline).message(), "");
+      const std::vector<char> result = place.Get(data, input.size());
+      EXPECT_EQ(CheckOutput(job, AllRanks(2), result.data()), "");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& line : said) {
+    EXPECT_EQ(line, "NCCL did not start: it hangs; gradients are staged through the hosts");
   }
 }
 

@@ -42,7 +42,8 @@ class GpuNodes {
       facts.nccl_version = 23203;
       return facts;
     };
-    options.gpus.make = [this, &gpus, rank](Gpu*, std::unique_ptr<DeviceCollectives>* made) {
+    options.gpus.make = [this, &gpus, rank](Gpu*, TimePoint,
+                                            std::unique_ptr<DeviceCollectives>* made) {
       return group(rank).Join(place(rank), gpus[rank].simulated(), made);
     };
     options.log = said_.Log();

@@ -59,18 +59,24 @@ struct Cluster {
   std::unique_ptr<Ranks> ranks;
 };
 
-// Of these numbers on each rank, the sum that each gets.
-std::vector<float> SumOf(Cluster& cluster, const std::vector<std::vector<float>>& values) {
+// Of these numbers on each rank, the result that each gets. `weights`: by rank; empty: none.
+std::vector<float> ResultOf(Cluster& cluster, ReduceOp op,
+                            const std::vector<std::vector<float>>& values,
+                            const std::vector<double>& weights = {}) {
   std::vector<float> result(values[0].size());
   const size_t bytes = result.size() * sizeof(float);
-  const Job job = {"v", DataType::kFloat32, ReduceOp::kSum, result.size(), 0};
+  const std::string name = std::string(Name(op)) + (weights.empty() ? "" : ", weighted");
+  const Job job = {name, DataType::kFloat32, op, result.size(), 0};
   cluster.ranks->Each([&](int rank, Engine& engine) {
     TestGpu& gpu = cluster.gpus[rank];
     std::vector<char> input(bytes);
     std::memcpy(input.data(), values[rank].data(), bytes);
     void* const data = gpu.NewMemory(bytes);
     gpu.Write(data, input, cluster.gpus.stream(rank));
-    EXPECT_EQ(RunOne(engine, RequestOnGpu(job, data, data, cluster.gpus.Ready(rank))), "");
+    Request request = RequestOnGpu(job, data, data, cluster.gpus.Ready(rank));
+    request.signature.weighted = !weights.empty();
+    if (!weights.empty()) request.scale = weights[rank];
+    EXPECT_EQ(RunOne(engine, std::move(request)), "");
     const std::vector<char> found = gpu.Read(data, bytes, cluster.gpus.stream(rank));
     if (rank == 0) std::memcpy(result.data(), found.data(), bytes);
   });
@@ -177,25 +183,27 @@ TEST_F(GpuNodesTest, NoStageIsRecordedInsideAnother) {
   EXPECT_GT(stages, 4 * 2 * 3);
 }
 
-// What the ranks of a node have is added up as it is, and rounded when it leaves.
+// What the ranks of a node have is added up as it is. Averages are rounded when they leave it, and
+// sums are not.
 TEST_F(GpuNodesTest, WhatLeavesANodeIsRounded) {
   NodeOptions options;
   options.wire = DataType::kBfloat16;
   const float little = 1.0f / 1024;  // beside 1: lost in a bfloat16
   const std::vector<float> values = {1, 2, 1, 4, 5};
-  std::vector<float> exact, rounded;
+  std::vector<float> exact, sum;
   for (const float value : values) {
-    exact.push_back(4 * value + 4 * little);
-    rounded.push_back(4 * value);
+    exact.push_back(value + little);
+    sum.push_back(4 * value + 4 * little);
   }
   for (const bool rounds : {false, true}) {
     Cluster cluster({2, 2}, rounds ? kRounding : kByShape, true, rounds ? options : NodeOptions());
-    std::vector<std::vector<float>> of_ranks;
-    for (int rank = 0; rank < 4; ++rank) {
-      of_ranks.push_back(values);
-      for (float& value : of_ranks[rank]) value += little;
-    }
-    EXPECT_EQ(SumOf(cluster, of_ranks), rounds ? rounded : exact);
+    const std::vector<std::vector<float>> of_ranks(4, exact);
+    EXPECT_EQ(ResultOf(cluster, ReduceOp::kAverage, of_ranks), rounds ? values : exact);
+    EXPECT_EQ(ResultOf(cluster, ReduceOp::kSum, of_ranks), sum);
+    // A rank whose scale is 1 rounds like the others.
+    const std::vector<float> weighted =
+        ResultOf(cluster, ReduceOp::kAverage, of_ranks, {4, 1, 1, 1});
+    EXPECT_EQ(weighted[0], 1.75f * (rounds ? 1 : exact[0]));
     if (rounds) {
       EXPECT_EQ(cluster.nodes.said(),
                 "NCCL 2.32.3 inside each of 2 nodes of 2 ranks, MPI between them: "
@@ -205,11 +213,13 @@ TEST_F(GpuNodesTest, WhatLeavesANodeIsRounded) {
   }
   // Inside a node nothing is lost: two halves of what a bfloat16 beside 1 can hold.
   Cluster inside({2, 2}, kRounding, true, options);
-  EXPECT_EQ(SumOf(inside, {{1}, {1.0f / 128}, {0}, {0}}), (std::vector<float>{1 + 1.0f / 128}));
+  EXPECT_EQ(ResultOf(inside, ReduceOp::kAverage, {{4}, {4.0f / 128}, {0}, {0}}),
+            (std::vector<float>{1 + 1.0f / 128}));
   inside.ranks->JoinAll();
   // A rank for each node: over the rail, by way of the hosts.
   Cluster alone({1, 1}, kRounding, false, options);
-  EXPECT_EQ(SumOf(alone, {{1 + little}, {1 + little}}), (std::vector<float>{2}));
+  EXPECT_EQ(ResultOf(alone, ReduceOp::kAverage, {{1 + little}, {1 + little}}),
+            (std::vector<float>{1}));
   EXPECT_EQ(alone.nodes.said(),
             "staged through the host, because TF_MPI_COMPRESSION rounds data between nodes, "
             "each has one rank, and NCCL does not round");

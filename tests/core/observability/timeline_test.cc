@@ -8,12 +8,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 
 #include "gtest/gtest.h"
 #include "tensorflow_patches/core/observability/observe.h"
 #include "tensorflow_patches/core/observability/trace_file.h"
 #include "tensorflow_patches/core/observability/trace_steps.h"
+#include "tests/core/support/decorated.h"
 #include "tests/core/support/job.h"
 #include "tests/core/support/ranks.h"
 
@@ -323,6 +325,56 @@ TEST_F(TimelineTest, RanksGatherWhenAllHaveJoined) {
   for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(all[rank].steps, 10 + rank);
   const std::string trace = ReadAll(path);
   for (const char* process : {"\"rank 0 (", "\"rank 1 (", "\"rank 2 (", "gathered"}) {
+    EXPECT_NE(trace.find(process), std::string::npos) << process;
+  }
+  std::remove(path.c_str());
+}
+
+// Notes how many bytes a rank receives at most in one operation.
+class Noting : public Decorated {
+ public:
+  Noting(std::unique_ptr<Transport> next, size_t* most) : Decorated(std::move(next)), most_(most) {}
+  Status Allgather(const void* in, void* out, const std::vector<size_t>& bytes,
+                   TimePoint deadline) override {
+    *most_ = std::max(*most_, std::accumulate(bytes.begin(), bytes.end(), size_t{0}));
+    return Decorated::Allgather(in, out, bytes, deadline);
+  }
+  Status Broadcast(void* data, size_t bytes, int root, TimePoint deadline) override {
+    *most_ = std::max(*most_, bytes);
+    return Decorated::Broadcast(data, bytes, root, deadline);
+  }
+
+ private:
+  size_t* const most_;
+};
+
+TEST_F(TimelineTest, NoRankReceivesTheEventsOfAllAtOnce) {
+  constexpr int kRanks = 4;
+  const std::string path = ::testing::TempDir() + "/timeline_test_once.json";
+  Observation observation;
+  observation.timeline = path;
+  StartRecording(kRecordEvents);
+  for (int i = 0; i < 1000; ++i) {
+    const Span span(Stage::kPack, "gathered once");
+  }
+  const size_t own = Encode({0, "", 0, CopyEvents()}, size_t{64} << 20).size();
+  LocalGroup group(kRanks);
+  std::vector<size_t> most(kRanks, 0);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      Noting transport(group.CreateTransport(rank), &most[rank]);
+      std::vector<RankStats> none;
+      EXPECT_EQ(Gather(&transport, observation, RankStats(), &none).message(), "");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const size_t bytes : most) {
+    EXPECT_GT(bytes, own / 2);
+    EXPECT_LT(bytes, own * 2);
+  }
+  const std::string trace = ReadAll(path);
+  for (const char* process : {"\"rank 0 (", "\"rank 3 ("}) {
     EXPECT_NE(trace.find(process), std::string::npos) << process;
   }
   std::remove(path.c_str());

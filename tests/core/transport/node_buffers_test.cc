@@ -132,7 +132,7 @@ TEST_F(NodeBuffersTest, BetweenNodesItIsRoundedAsEverywhere) {
     const Job job = {"x", DataType::kFloat32, ReduceOp::kAverage, 500, 3};
     const std::vector<char> input = MakeInput(job, rank);
     std::memcpy(buffers->of(buffers->rank()), input.data(), input.size());
-    const Reduction reduction = {500, DataType::kFloat32, ReduceOp::kSum, 0.25};
+    const Reduction reduction = {500, DataType::kFloat32, ReduceOp::kSum, 0.25, true};
     ASSERT_TRUE(buffers->Allreduce(0, reduction, Soon()).ok());
     std::vector<char> other(input.size());
     const std::vector<char> result = Collect(*buffers, 0, 500, sizeof(float));

@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "tensorflow_patches/core/memory/line_memory.h"
+#include "tensorflow_patches/core/reduction/fusion.h"
 #include "tensorflow_patches/core/transport/control_channel.h"
 #include "tensorflow_patches/core/transport/node_transport.h"
 #include "tensorflow_patches/core/transport/shm/node_memory.h"
@@ -204,6 +205,64 @@ TEST_F(NodesTest, CompressionRoundsBetweenNodesOnly) {
       ranks.JoinAll();
     }
   }
+}
+
+// Sums may need all of their digits or be larger than any float16; a bfloat16 may be smaller.
+TEST_F(NodesTest, CompressionRoundsAveragesOfFloat32Only) {
+  NodeOptions options;
+  options.wire = DataType::kFloat16;
+  const struct {
+    DataType type;
+    ReduceOp op;
+    double value;
+    double result;
+  } cases[] = {
+      {DataType::kFloat32, ReduceOp::kSum, 100000, 400000},
+      {DataType::kFloat32, ReduceOp::kSum, 2049, 8196},
+      {DataType::kBfloat16, ReduceOp::kAverage, 0x1p-30, 0x1p-30},
+      {DataType::kComplex64, ReduceOp::kAverage, 0x1p-30, 0x1p-30},
+      {DataType::kFloat32, ReduceOp::kAverage, 0x1p-30, 0},
+  };
+  Nodes nodes(2, 2, options);
+  Ranks ranks(4, TestOptions(), nodes.Decorator());
+  ranks.Each([&](int, Engine& engine) {
+    for (const auto& one : cases) {
+      std::vector<char> data(SizeOf(one.type));
+      SetComponent(one.type, data.data(), 0, one.value);
+      const std::string name = Name(one.type) + std::to_string(one.value);
+      const Job job = {name, one.type, one.op, 1, 0};
+      Ending ending = Submit(engine, MakeRequest(job, data.data(), data.data()));
+      EXPECT_TRUE(Await(ending).ok());
+      EXPECT_EQ(GetComponent(one.type, data.data(), 0), one.result) << Name(one.type);
+    }
+  });
+  ranks.JoinAll();
+}
+
+TEST_F(NodesTest, CompressionRoundsNothingThatSharesABufferWithAnotherType) {
+  NodeOptions options;
+  options.wire = DataType::kFloat16;
+  Nodes nodes(2, 1, options);
+  LocalGroup group(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<Transport> transport = nodes.Wrap(group.CreateTransport(rank), rank);
+      Fusion fusion(transport.get(), kTestThreshold);
+      float wide = 0x1p-30f;
+      uint16_t narrow = EncodeBfloat16(0x1p-30);
+      Request first =
+          MakeRequest({"wide", DataType::kFloat32, ReduceOp::kAverage, 1, 0}, &wide, &wide);
+      Request second =
+          MakeRequest({"narrow", DataType::kBfloat16, ReduceOp::kAverage, 1, 0}, &narrow, &narrow);
+      const std::vector<FusionEntry> entries = {{first.signature, &first},
+                                                {second.signature, &second}};
+      EXPECT_EQ(fusion.Allreduce(entries, 2, Clock::now() + seconds(20)).message(), "");
+      EXPECT_EQ(wide, 0x1p-30f);
+      EXPECT_EQ(DecodeBfloat16(narrow), 0x1p-30);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 // Shares are reduced in rank order, whichever rank arrives first.

@@ -109,7 +109,6 @@ Status DirectReduction::Allreduce(const std::vector<FusionEntry>& entries, doubl
   Status status = WaitForSubmitters(entries);
   if (status.ok()) status = ReadWeights(entries, &weights, deadline);
   const ReduceOp op = entries[0].signature.op;
-  const bool sums = op == ReduceOp::kAverage || op == ReduceOp::kSum;
   for (size_t begin = 0; begin < entries.size() && status.ok();) {
     Run run;
     run.begin = begin;
@@ -117,8 +116,8 @@ Status DirectReduction::Allreduce(const std::vector<FusionEntry>& entries, doubl
     while (run.end < entries.size() && CanBatch(entries[begin], entries[run.end])) ++run.end;
     run.nothing = weights[begin] == 0;
     run.scale = run.nothing ? scale : weights[begin] * scale;
-    // Ranks may differ here (DeviceCollectives::Allreduce).
-    run.op = sums && run.scale != 1 ? ReduceOp::kAverage : sums ? ReduceOp::kSum : op;
+    // Ranks may differ in a sum (DeviceCollectives::Allreduce).
+    run.op = op == ReduceOp::kSum && run.scale != 1 ? ReduceOp::kAverage : op;
     status = Reduce(entries, run, deadline);
     begin = run.end;
   }

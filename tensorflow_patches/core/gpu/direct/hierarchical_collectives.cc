@@ -98,7 +98,7 @@ Status HierarchicalCollectives::AwaitReduced(TimePoint deadline) {
 Status HierarchicalCollectives::Exchange(const Shares& shares, ReduceOp op, GpuStream stream,
                                          TimePoint deadline) {
   Signature signature;
-  signature.op = WireOp(op);
+  signature.op = op;  // an average is already scaled
   signature.dtype = shares.type;
   signature.on_gpu = true;
   Request own;

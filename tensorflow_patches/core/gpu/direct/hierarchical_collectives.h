@@ -37,7 +37,9 @@ class HierarchicalCollectives : public DeviceCollectives {
   std::string description() const override;
   bool Takes(DataType type, ReduceOp op) const override { return inside_->Takes(type, op); }
   bool records() const override { return true; }
-  // Inside the node like `inside`. Between nodes, half and bfloat16 are summed in float32.
+  // Inside the node like `inside`. Between nodes, half and bfloat16 are summed in float32. All
+  // ranks pass the same `op`, since averages of float32 may be rounded between nodes, and sums may
+  // not.
   Status Allreduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
                    double scale, GpuStream stream, TimePoint deadline) override;
   Status Poll() override { return failure_.ok() ? inside_->Poll() : failure_; }

@@ -242,9 +242,10 @@ Status StagedReduction::BroadcastChunk(const Slot& slot, const Chunk& chunk, con
 }
 
 Status StagedReduction::Reduce(const Slot& slot, const Chunk& chunk, const Work& work) {
-  const Signature& first = work.entries[0].signature;
-  const DataType type = WireType(first.dtype);
-  const Reduction reduction = {chunk.bytes / SizeOf(type), type, WireOp(first.op), work.scale};
+  const Signature& common = Common(work.entries);
+  const DataType type = WireType(common.dtype);
+  const Reduction reduction = {chunk.bytes / SizeOf(type), type, WireOp(common.op), work.scale,
+                               MayRound(common)};
   const Span span(Stage::kReduce, "", chunk.bytes);
   if (ring_.shared() != nullptr) {
     return ring_.shared()->Allreduce(slot.offset, reduction, work.deadline);

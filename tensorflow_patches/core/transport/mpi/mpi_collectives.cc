@@ -142,8 +142,11 @@ int Allreduce(int32_t over, const void* in, void* out, const TfMpiReduction* ter
     Reduce(reduction, &in, 1, reduction.count, out, nullptr);
     return kTfMpiOk;
   }
-  // MPI has no sums of half-precision types.
-  if (bytes < kMinMpiShare * group.size && IsWireForm(reduction.type)) {
+  // MPI has no sums of half-precision types, and its maximum of a number and NaN may differ by
+  // rank.
+  const bool compares = reduction.op == ReduceOp::kMin || reduction.op == ReduceOp::kMax;
+  const bool exact = IsWireForm(reduction.type) && !(compares && IsFloating(reduction.type));
+  if (exact && bytes < kMinMpiShare * group.size) {
     return AllreduceSmall(group, in, out, reduction, deadline, error);
   }
   return AllreducePairwise(group, static_cast<const char*>(in), static_cast<char*>(out), reduction,

@@ -12,7 +12,7 @@ LIBRARY = os.path.join(DIRECTORY, "libtensorflow_mpi.so")
 
 _ERROR_BYTES = 4096  # TFMPI_API_ERROR_BYTES
 
-# core/base/types.h: the DataType in which float32 travels between nodes, by TF_MPI_COMPRESSION
+# core/base/types.h: the DataType of float32 averages between nodes, by TF_MPI_COMPRESSION
 WIRE = {"none": 2, "fp16": 0, "bf16": 1}
 
 _JOINED = b"joined"  # kJoinedPost of core/engine/published.h
