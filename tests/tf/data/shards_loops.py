@@ -162,6 +162,29 @@ def of_functions(api):
     return [float(returned), *values, float(metric.result()), float(stepped.result())]
 
 
+def of_undivided_data(api):
+    """Sums in loops inside that over a part: over undivided data, and over this rank's batch."""
+    whole, called, own = api.metrics.Sum(), api.metrics.Sum(), api.metrics.Sum()
+    undivided = tf.data.Dataset.range(24).batch(4)
+    early = []
+
+    @tf.function
+    def call():
+        for numbers in undivided:
+            called.update_state(tf.cast(numbers, tf.float32))
+
+    for number, batch in enumerate(tf.mpi.shard(undivided)):
+        for numbers in tf.data.Dataset.from_tensor_slices(batch).batch(1):
+            own.update_state(tf.cast(numbers, tf.float32))
+        if number % 3 == 0:
+            whole.reset_state()
+            for numbers in undivided:
+                whole.update_state(tf.cast(numbers, tf.float32))
+            call()
+            early.append(float(whole.result()))
+    return early + [float(metric.result()) for metric in (whole, called, own)]
+
+
 def of_a_part(api):
     """Early reads, and state that is not a sum, cover only a part: each names its first metric."""
 
@@ -276,6 +299,8 @@ if os.environ["TF_MPI_SHARD"] == "dataset":
 found["metrics"] = [metrics(api) for api in KERAS]
 found["own metrics"] = [of_own_classes(api) for api in KERAS]
 found["functions"] = [of_functions(api) for api in KERAS]
+if os.environ["TF_MPI_SHARD"] == "auto":
+    found["undivided"] = [of_undivided_data(api) for api in KERAS]
 found["largest"] = [of_a_part(api) for api in KERAS]
 found["steps"] = [of_steps(api) for api in KERAS]
 found["function"] = [numbers[i : i + 1] for i in range(longest)]

@@ -149,6 +149,8 @@ def test_custom_loops_see_their_parts(launch, scripts, mode, apis):
         assert (rank.pop("kept"), rank.pop("reduced")) == (5, sum(range(SAMPLES)))
         assert rank.pop("functions") == [[559, 559, 11.5, 552, 835, 276]] * len(apis)
         assert rank.pop("own metrics") == [[276, 6, 1, 6, 11.5, 69, 276 + 7]] * len(apis)
+        for sums in rank.pop("undivided", []):
+            assert sums == [276, 276, 276, 2 * 276, 276]
         for framework in rank.pop("keras", []):
             assert {name for name, off in framework.items() if off > 1e-5} == set()
         assert rank.pop("metrics") == [[2 * sum(range(SAMPLES)), sum(range(SAMPLES))]] * len(apis)

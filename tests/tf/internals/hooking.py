@@ -32,7 +32,7 @@ def row(path: str, how: How, wrapper: Any) -> None:
 
 row("Trainer.fit", How.WRAP, lambda fit: lambda self: fit(self) + ", wrapped")
 said = []
-for path in ("Trainer.train_step", "Model.fit", "fit", "Model|Trainer.train|fits"):
+for path in ("Trainer.train_step", "Model.__init__", "fit", "Model|Trainer.train|fits"):
     ways: list[Any] = [functools.partial(hooking.find, module, path)]
     for how in (How.WRAP, How.BEFORE, How.AFTER, How.SUBCLASSES, How.CLASSES):
         ways.append(functools.partial(row, path, how, print))

@@ -68,7 +68,7 @@ def find(module: ModuleType, path: str) -> tuple[Any, str]:
     for names in outer:
         owner = next((getattr(owner, name) for name in names if hasattr(owner, name)), None)
     for name in last:
-        if hasattr(owner, name):
+        if owner is not None and hasattr(owner, name):  # even None has an __init__
             return owner, name
     raise _lost(f"{module.__name__} of", module.__name__.partition(".")[0], path)
 

@@ -8,6 +8,9 @@ a tf.function this happens in its graph, after the loop. So a read after the loo
 all, returns one process's value.
 
 A read before the end, or a metric with other state, sees this rank's part only; a line says so.
+
+A loop inside the loop, over data that is not divided (validation every 50 steps), updates metrics
+with the same values on all ranks. If their states are in fact equal, they are left as they are.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ _UNSUMMED = "_tf_mpi_unsummed"  # attribute of a graph: ids of metrics that it u
 _LOOPS = "_tf_mpi_loops"  # attribute of a graph: its _Loops, which keep the metrics alive
 _ends = itertools.count(1)
 _numbers = itertools.count(1)
-_local = threading.local()  # .updating: a metric; .loop: a _Loop
+# .updating: a metric; .loop: a _Loop; .whole: whether in a function's loop over undivided data;
+# .inner: iterators over undivided data that were begun since the last batch of a part.
+_local = threading.local()
 _open: weakref.WeakSet[Any] = weakref.WeakSet()  # iterators over parts that have not ended
 
 
@@ -48,12 +53,19 @@ class _Noted:
       states: see logs.sum_states; None if they cannot be combined.
       in_function: whether the loop is in a tf.function.
       forms: the forms of the arguments of its updates.
+      of_whole: whether only loops over undivided data have updated it, inside that over a part.
     """
 
     number: int
     states: list[tuple[Any, str]] | None
     in_function: bool
     forms: set[Any]
+    of_whole: bool
+
+    def digests(self) -> list[int]:
+        """Of the states that may be the same on all ranks already."""
+        states = (self.states or ()) if self.of_whole else ()
+        return [control_plane.digest(unwrap.value(variable)) for variable, _ in states]
 
 
 _noted: weakref.WeakKeyDictionary[Any, _Noted] = weakref.WeakKeyDictionary()
@@ -116,6 +128,7 @@ def updated(original: Any) -> Any:
         with threads.inside(_local, updating=self):
             found = function(self, *args, **kwargs)
             _note(self, args, kwargs, in_function=loop is not None)
+            _noted[self].of_whole &= loop is None and _reads_whole()
         if (graph := _graph()) is not None:
             setattr(graph, _UNSUMMED, {*getattr(graph, _UNSUMMED, ()), id(self)})
         return found
@@ -136,7 +149,7 @@ def _note(metric: Any, args: Any, kwargs: Any, in_function: bool) -> None:
     hows = added and [(one, _HOW[once]) for one, once in added if once is not None]
     if noted is None:
         _has_updated.set()
-        _noted[metric] = _Noted(next(_numbers), hows, in_function, {form})
+        _noted[metric] = _Noted(next(_numbers), hows, in_function, {form}, of_whole=True)
         return
     noted.forms.add(form)
     same = hows is not None and [how for _, how in hows] == [how for _, how in noted.states or ()]
@@ -162,6 +175,8 @@ def _graph() -> Any:
 
 
 def _is_of_part(metric: Any) -> bool:
+    if _noted[metric].of_whole:
+        return False
     graph = _graph()
     if graph is not None:
         return id(metric) in getattr(graph, _UNSUMMED, ())
@@ -189,8 +204,20 @@ def begun(original: Any) -> Any:
         original(self, dataset)
         if dataset_shard.is_part(dataset):
             _open.add(self)
+        else:
+            _inner().add(self)
 
     return create
+
+
+def _inner() -> weakref.WeakSet[Any]:
+    found: weakref.WeakSet[Any] = vars(_local).setdefault("inner", weakref.WeakSet())
+    return found
+
+
+def _reads_whole() -> bool:
+    """Whether this thread is in a loop over undivided data, inside one over a part."""
+    return bool(_inner() or getattr(_local, "whole", False))
 
 
 def at_end(original: Any) -> Any:
@@ -199,8 +226,12 @@ def at_end(original: Any) -> Any:
 
     def following(self: Any) -> Any:
         try:
-            return original(self)
+            found = original(self)
+            if self in _open:
+                _inner().clear()
+            return found
         except StopIteration:
+            _inner().discard(self)
             if self in _open:
                 _open.discard(self)
                 if _has_updated.is_set() and calls.innermost() is None:
@@ -214,12 +245,18 @@ def at_end(original: Any) -> Any:
 def _states_on_all_ranks(label: str) -> list[tuple[Any, str]]:
     """States of metrics, in program order, without those that a rank has garbage-collected."""
     mine = {
-        noted.number: noted.states
+        noted.number: noted
         for noted in list(_noted.values())
         if noted.states is not None and not noted.in_function
     }
-    everyone = control_plane.headers(label, sorted(mine))
-    return [state for number in sorted(set(mine).intersection(*everyone)) for state in mine[number]]
+    digests = [[number, mine[number].digests()] for number in sorted(mine)]
+    everyone = [dict(theirs) for theirs in control_plane.headers(label, digests)]
+    found = []
+    for number in sorted(set(mine).intersection(*everyone)):
+        same = all(theirs[number] == everyone[0][number] for theirs in everyone)
+        for variable, how in mine[number].states or ():
+            found.append((variable, "same" if same and mine[number].of_whole else how))
+    return found
 
 
 def in_function(original: Any) -> Any:
@@ -229,7 +266,8 @@ def in_function(original: Any) -> Any:
     def for_stmt(dataset: Any, *args: Any, **kwargs: Any) -> Any:
         divided = dataset_shard.splits_loops() or dataset_shard.is_part(dataset)
         if not divided or not _has_own_loop():
-            return original(dataset, *args, **kwargs)
+            with threads.inside(_local, whole=not divided):
+                return original(dataset, *args, **kwargs)
         loop = _Loop()
         with threads.inside(_local, loop=loop):
             found = original(dataset, *args, **kwargs)
