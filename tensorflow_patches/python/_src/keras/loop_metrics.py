@@ -1,11 +1,13 @@
 """Metrics in a loop of the script over a dataset that is divided among the ranks.
 
 Each rank adds the samples of its part to a metric's state. When the loop reaches the end of the
-dataset, which all ranks reach after the same number of batches, the states are combined: sums over
-samples are added up; values that grow once per batch (a mean, a count of batches) become the ranks'
-mean. The analysis of the metric's update, in a graph that never runs, decides which. For a loop in
-a tf.function this happens in its graph, after the loop. So a read after the loop, on one rank or on
-all, returns one process's value.
+dataset, the states are combined: sums over samples are added up; values that grow once per batch (a
+mean, a count of batches) become the ranks' mean. The analysis of the metric's update, in a graph
+that never runs, decides which. For a loop in a tf.function this happens in its graph, after the
+loop. So a read after the loop, on one rank or on all, returns one process's value.
+
+All ranks reach the end of a divided dataset after the same number of batches. Parts from files
+(tf.mpi.data) may differ by one; a loop that trains on them must see to it (docs/readers.md).
 
 A read before the end, or a metric with other state, sees this rank's part only; a line says so.
 
