@@ -186,6 +186,17 @@ def test_exchanges_of_the_script_are_named(monkeypatch):
     assert collectives.meeting_name("barrier", "epoch") == "barrier epoch"
 
 
+def test_a_barrier_or_broadcast_does_not_mean_that_the_script_averages_by_itself(monkeypatch):
+    collectives = load("tensorflow.mpi._src.messaging.collectives")
+    monkeypatch.setattr(collectives.presence, "uses", lambda: None)
+    for kind in ("barrier", "broadcast"):
+        collectives.meeting_name(kind, None)
+    assert not collectives.combined_by_script
+    for kind in ("allreduce", "barrier"):
+        collectives.meeting_name(kind, None)
+    assert collectives.combined_by_script
+
+
 def test_a_rank_that_others_wait_for_says_where_its_script_is(watch, monkeypatch, capsys):
     api = types.SimpleNamespace(joined=lambda: {0, 2}, stats=lambda: {"collectives": 3})
     monkeypatch.setattr(watch, "c_api", api)

@@ -81,7 +81,7 @@ def taken_eagerly(variables: list[Any]) -> None:
 def function_called(graph: Any) -> None:
     """Called when `graph` is about to run, from eager code."""
     handles = getattr(graph, "_tf_mpi_own_updates", None)
-    if handles is None or collectives.called_by_script:
+    if handles is None or collectives.combined_by_script:
         return
     graph._tf_mpi_calls = getattr(graph, "_tf_mpi_calls", 0) + 1
     if graph._tf_mpi_calls == 2:
@@ -143,10 +143,10 @@ def mark_checked() -> None:
 def warn_if_nothing_was_averaged() -> None:
     """At exit, rank 0 warns if the script may have trained without an Apply op.
 
-    Not if it has called collectives outside of graphs, and so may have averaged by itself, nor
-    after mark_checked().
+    Not if it has called an allreduce or allgather outside of graphs, and so may have averaged by
+    itself, nor after mark_checked().
     """
-    if group.rank != 0 or group.size == 1 or collectives.called_by_script or _updates_checked:
+    if group.rank != 0 or group.size == 1 or collectives.combined_by_script or _updates_checked:
         return
     if c_api.stats()["gradients"] == 0:
         log.say(

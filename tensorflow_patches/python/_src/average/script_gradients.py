@@ -11,7 +11,8 @@ that of one process only if the gradients were averaged where they were taken. S
   a tf.function returns is averaged only by an optimizer, after all that the script does with it.
 - In eager code it is unknown what happens to a gradient later. It is averaged at once if the ranks
   see different data: in a step of Keras, and in a loop whose data differ by rank, unless the script
-  called a collective outside of graphs before its first gradient, and so may average by itself.
+  called an allreduce or allgather outside of graphs before its first gradient, and so may average
+  by itself.
 
 Gradients of tensors, and in eager code gradients inside another tape, are left alone. Variables
 that are updated from anything else are compared after the first step (own_updates.py).
@@ -95,7 +96,7 @@ def _eagerly(gradients: list[Any], variables: list[Any]) -> list[Any]:
     if not pywrap_tfe.TFE_Py_TapeSetIsEmpty() or scope.is_inside_already_averaged():
         return _as_parts(gradients)
     if _averages_itself is None:
-        _averages_itself = collectives.called_by_script
+        _averages_itself = collectives.combined_by_script
     own_updates.trained.update(map(own_updates.key, variables))
     if not (scope.is_in_step() or (_has_own_data() and not _averages_itself)):
         if not _averages_itself:

@@ -61,7 +61,7 @@ def shard(dataset: Any, batched: bool | None) -> Any:
     part_sizes = {size / group.size for size in sizes or ()}
     even = part_sizes and all(rows.is_integer() for rows in part_sizes)
     scope.note_divided({int(rows) for rows in part_sizes} if even else None)
-    if sizes and not even and not collectives.called_by_script:
+    if sizes and not even and not collectives.combined_by_script:
         listed = " and ".join(map(str, sorted(sizes)))
         log.once(
             f"a loop over batches of {listed} samples, which do not divide among {group.size} "
@@ -70,7 +70,7 @@ def shard(dataset: Any, batched: bool | None) -> Any:
             f"multiple of {group.size}, with drop_remainder=True",
             key="parts of unequal size",
         )
-    if not collectives.called_by_script:
+    if not collectives.combined_by_script:
         log.once(
             "each rank iterates its part of the dataset. Gradients are averaged. Keras metrics "
             "cover all ranks once the loop has reached the dataset's end; before that, and in "

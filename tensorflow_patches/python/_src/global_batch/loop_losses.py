@@ -40,7 +40,7 @@ def check(targets: list[Any]) -> None:
     """
     if group.size == 1 or not scope.is_divided() or scope.is_in_step():
         return
-    if collectives.called_by_script:
+    if collectives.combined_by_script:
         return
     for target in targets:
         graph = getattr(target, "graph", None)

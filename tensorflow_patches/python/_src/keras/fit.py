@@ -173,12 +173,12 @@ def _averaged_gradients() -> int:
 def _check_averaged(fit: _Fit, model: Any) -> None:
     """After the first batch: raises if that changed weights, or built them, but averaged nothing.
 
-    Not for a script that calls collectives itself.
+    Not for a script that may average by itself.
     """
     moments = any(hasattr(layer, "_tf_mpi_synchronized") for layer in states.batch_norms(model))
     if (
         not hooks.active
-        or collectives.called_by_script
+        or collectives.combined_by_script
         or (_averaged_gradients() > fit.gradients and not moments)
         or not model.trainable_weights
     ):

@@ -11,7 +11,8 @@ from tensorflow.mpi import errors
 from tensorflow.mpi._src.presence import presence
 from tensorflow.mpi._src.runtime import c_api, group, hooks
 
-called_by_script = False  # whether the script has called a collective of tf.mpi
+# Whether the script has combined the ranks' values by a collective, and so may average by itself.
+combined_by_script = False
 # The number of the last exchange that has started, and the highest of those that have ended.
 last_started, last_ended = 0, 0
 before_exchange: list[Callable[[], None]] = []  # called when an exchange starts
@@ -34,11 +35,10 @@ _WAIT_SECONDS = 0.1
 
 def meeting_name(kind: str, name: str | None) -> str:
     """The name by which ranks match a call of the script. If `name` is None, all such calls have
-    one name, and are matched in program order. Notes that the script calls collectives. Raises like
-    refuse_in_child."""
+    one name, and are matched in program order. Raises like refuse_in_child."""
     refuse_in_child(kind)
-    global called_by_script
-    called_by_script = True
+    global combined_by_script
+    combined_by_script |= kind not in ("barrier", "broadcast")
     presence.uses()
     # Not a number for each call: the ranks keep every name.
     return f"{kind} without a name" if name is None else f"{kind} {name}"

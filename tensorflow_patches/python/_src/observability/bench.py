@@ -94,7 +94,7 @@ def main(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    collectives.called_by_script = True
+    collectives.combined_by_script = True
     report = group.rank == 0
     if report:
         print("\n".join(_heading(options)), flush=True)
