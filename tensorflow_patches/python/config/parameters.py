@@ -70,12 +70,12 @@ PARAMETERS = {
             "1800",
             "When some ranks have waited this long for a tensor, all ranks get an error. Ranks "
             "that have waited this long at the start or at the end stop, and with them the job; "
-            "at the end, they keep waiting for ranks whose processes are busy. 0: they wait "
-            "forever. A data transfer that all ranks have begun fails after the same time, but "
-            "after at most 300 s: a peer has died, or the network is down. Ranks that wait for "
-            "one another, so that none can continue, end with an error that says what each waits "
-            "for: immediately if that is certain, otherwise when they have done nothing else for "
-            "3 s or for 1/600 of this time, whichever is longer.",
+            "at the end, they keep waiting for ranks of their node whose processes are busy, and "
+            "for a busy rank 0. 0: they wait forever. A data transfer that all ranks have begun "
+            "fails after the same time, but after at most 300 s: a peer has died, or the network "
+            "is down. Ranks that wait for one another, so that none can continue, end with an "
+            "error that says what each waits for: immediately if that is certain, otherwise when "
+            "they have done nothing else for 3 s or for 1/600 of this time, whichever is longer.",
             low=1,
             or_zero=True,
             ranks="own",

@@ -59,6 +59,14 @@ def starting(watch: Any, monkeypatch: Any, known: dict[int, Any], size: int, loc
     return start
 
 
+def library(posts: list[bytes] | None = None) -> Any:
+    """The library of a group without deaths, in which rank 0 has sent these posts."""
+    sent: list[bytes] = [] if posts is None else posts
+    return types.SimpleNamespace(
+        tfmpi_generation=lambda: 0, tfmpi_posted=sent.count, tfmpi_post=sent.append
+    )
+
+
 def said(capsys: Any) -> str:
     return str(capsys.readouterr().err)
 
@@ -149,7 +157,7 @@ def test_a_wait_at_the_end_says_what_the_others_do(watch, monkeypatch, capsys, f
         joined=lambda: {0},
         stats=lambda: {"collectives": 3},
         topology=lambda: (0, 2, 0, 2, 1),
-        load=lambda: types.SimpleNamespace(tfmpi_generation=lambda: 0),
+        load=lambda: library(),
     )
     monkeypatch.setattr(watch, "c_api", api)
     monkeypatch.setenv("TF_MPI_STALL_WARNING", "1")
@@ -171,6 +179,36 @@ def test_a_rank_that_runs_short_programs_is_at_work(loaded):
     program = "import time\nwhile time.process_time() < 0.5: pass"
     subprocess.run([sys.executable, "-c", program], check=True)
     assert loaded.peers.stat(os.getpid()).seconds - before >= 0.4
+
+
+def test_a_rank_0_that_is_not_visible_says_that_it_is_at_work(watch, monkeypatch, capsys):
+    """The ranks of another node wait while it works, and end when it no longer does."""
+    posts: list[bytes] = []
+    monkeypatch.setenv("TF_MPI_STALL_WARNING", "1")
+    awaited, end = watch._AwaitedEnd(0, 2), watch._End(1, 2)
+    polled: Any = awaited
+    api = types.SimpleNamespace(
+        joined=lambda: {1},
+        stats=lambda: {"collectives": 3},
+        topology=lambda: (int(polled is end), 2, 0, 1, 2),
+        load=lambda: library(posts),
+    )
+    monkeypatch.setattr(watch, "c_api", api)
+    monkeypatch.setattr(watch.reasons, "place_of_main_thread", lambda: None)
+    end.node = types.SimpleNamespace(peers=dict)
+    seconds = 0.0
+    awaited.node = types.SimpleNamespace(peers=lambda: {0: peer(watch, 0, seconds=seconds)})
+
+    for _ in range(100):
+        seconds += 5.0
+        for polled in (awaited, end):
+            polled.poll()
+    text = said(capsys)
+    assert "for the script of rank 0 to end (rank 0 is at work)\n" in text
+    with pytest.raises(Ended, match="for the script of rank 0 to end$"):
+        for _ in range(100):
+            for polled in (awaited, end):
+                polled.poll()
 
 
 def test_a_wait_for_mpi_at_the_end_is_reported(watch):
@@ -198,7 +236,9 @@ def test_a_barrier_or_broadcast_does_not_mean_that_the_script_averages_by_itself
 
 
 def test_a_rank_that_others_wait_for_says_where_its_script_is(watch, monkeypatch, capsys):
-    api = types.SimpleNamespace(joined=lambda: {0, 2}, stats=lambda: {"collectives": 3})
+    api = types.SimpleNamespace(
+        joined=lambda: {0, 2}, stats=lambda: {"collectives": 3}, topology=lambda: (1, 3, 0, 1, 3)
+    )
     monkeypatch.setattr(watch, "c_api", api)
     monkeypatch.setattr(watch.reasons, "place_of_main_thread", lambda: "train.py:8 in export")
     awaited = watch._AwaitedEnd(1, 3)

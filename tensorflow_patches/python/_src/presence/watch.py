@@ -248,15 +248,30 @@ def start(placement: config.Launcher | None) -> Iterator[None]:
 # --- The end -------------------------------------------------------------------------------------
 
 
-class _End(_Wait):
-    """The wait from the end of the script to the end of MPI. Any exchange of the other ranks
-    restarts it, because they are still training."""
+# Rank 0 posts this for ranks that cannot see its processor time: those of other nodes, and all
+# after a death. Other ranks that are not visible count as idle.
+_AT_WORK = b"at work after others have joined"
+
+
+class _AtEnd(_Wait):
+    """What both sides of a wait at the end need."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
         self._warning = config.get("TF_MPI_STALL_WARNING")
         self._timeout = config.get("TF_MPI_STALL_TIMEOUT")
         self._exchanges = -1
+        # Between looks at /proc: four per timeout, at least one per warning; 0: neither is set.
+        self._interval = min(self._warning or self._timeout, (self._timeout or self._warning) / 4)
+
+
+class _End(_AtEnd):
+    """The wait from the end of the script to the end of MPI. Any exchange of the other ranks
+    restarts it, because they are still training."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self._posts = 0  # of _AT_WORK, at the last look
         self._worked = self._looked = self.since  # when the others last worked; the last look
         self._used: dict[int, float] | None = None  # their processor time at the last look
 
@@ -268,10 +283,8 @@ class _End(_Wait):
             self.again()
             self._worked = self.since
             return
-        # Four looks per timeout, at least one per warning; 0: neither is set.
-        interval = min(self._warning or self._timeout, (self._timeout or self._warning) / 4)
         first = self._used is None
-        if not interval or (not first and time.monotonic() - self._looked < interval):
+        if not self._interval or (not first and time.monotonic() - self._looked < self._interval):
             return
         known = self.node.peers()
         if (now := c_api.topology()[:2]) != (self.rank, self.size):
@@ -300,6 +313,9 @@ class _End(_Wait):
             for rank, seconds in self._used.items()
             if rank in before and seconds - before[rank] >= least
         }
+        if (posts := c_api.load().tfmpi_posted(_AT_WORK)) != self._posts:
+            self._posts = posts
+            at_work.add(0)
         # If one is stopped, the others wait for it, which looks like a little work.
         stopped = any(known[rank].stage == "stopped" for rank in missing if rank in known)
         if at_work and not stopped:
@@ -313,26 +329,30 @@ class _End(_Wait):
             return f"{begun} MPI to end; the scripts of all ranks have ended"
         described = []
         for rank in missing:
+            doing = "is at work" if rank in at_work else "is idle"
             if rank in known:
-                doing = "is at work" if rank in at_work else "is idle"
-                stopped = known[rank].stage == "stopped"
-                described.append(f"{known[rank].name()} {_STAGES['stopped'] if stopped else doing}")
+                doing = _STAGES["stopped"] if known[rank].stage == "stopped" else doing
+                described.append(f"{known[rank].name()} {doing}")
+            elif rank in at_work:
+                described.append(f"rank {rank} {doing}")
         seen = f" ({'; '.join(described)})" if described else ""
         return f"{begun} the script of {peers.ranks(missing)} to end{seen}"
 
 
-class _AwaitedEnd(_Wait):
+class _AwaitedEnd(_AtEnd):
     """Reports where this rank's script is, if other ranks wait for it to end."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
-        self._warning = config.get("TF_MPI_STALL_WARNING")
-        self._exchanges = -1
+        self._looked = 0.0
+        self._used: float | None = None  # processor time at the last look, if others have joined
 
     def poll(self) -> None:
         joined = sorted(c_api.joined())
         if not joined:
             return
+        if self._interval and c_api.topology()[0] == 0:
+            self._post_if_at_work()
         exchanges = c_api.stats()["collectives"] + len(joined)
         if exchanges != self._exchanges:
             self._exchanges = exchanges
@@ -344,6 +364,16 @@ class _AwaitedEnd(_Wait):
                 f"{peers.ranks(joined)} {has} waited {self.waited():.0f} s or longer for this "
                 f"rank's script to end{'; it is at ' + place if place else ''}"
             )
+
+    def _post_if_at_work(self) -> None:
+        now = time.monotonic()
+        if self._used is not None and now - self._looked < self._interval:
+            return
+        own = self.node.peers().get(self.rank)  # also after a death: the launcher's number
+        used = 0.0 if own is None else own.seconds
+        if self._used is not None and used - self._used >= _IDLE_SHARE * (now - self._looked):
+            c_api.load().tfmpi_post(_AT_WORK)
+        self._looked, self._used = now, used
 
 
 def started_by() -> launcher.Launcher | None:
