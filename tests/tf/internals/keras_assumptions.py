@@ -67,8 +67,9 @@ def callbacks() -> dict[str, Any]:
     return facts
 
 
-def own_callbacks(flavour: Any) -> list[bool]:
-    """For two callbacks of a script: one that looks at batches, and one that does not."""
+def own_callbacks(flavour: Any) -> list[list[bool]]:
+    """Of callbacks of a script: whether those that look at batches have hooks and may read logs;
+    and those that do not."""
 
     class Batches(flavour.callbacks.Callback):
         def on_train_batch_end(self, batch: Any, logs: Any = None) -> None:
@@ -77,7 +78,20 @@ def own_callbacks(flavour: Any) -> list[bool]:
     class Epochs(flavour.callbacks.EarlyStopping):
         pass
 
-    return [adapters.has_batch_hook(Batches()), adapters.has_batch_hook(Epochs())]
+    class Lambda(flavour.callbacks.LambdaCallback):
+        pass
+
+    lambdas = (Lambda, flavour.callbacks.LambdaCallback)
+    looking = [flavour.callbacks.Callback(), Epochs()]
+    for one in looking:
+        one.on_train_batch_end = print
+    looking += [Batches(), *(kind(on_train_batch_end=print) for kind in lambdas)]
+    others = [Epochs(), *(kind(on_epoch_end=print) for kind in lambdas)]
+    hooks = ("on_train_batch_end",)
+    return [
+        [adapters.has_batch_hook(one) and adapters.may_read_logs(one, hooks) for one in looking],
+        [adapters.has_batch_hook(one) or adapters.may_read_logs(one, hooks) for one in others],
+    ]
 
 
 def of_adapters() -> dict[str, Any]:

@@ -22,7 +22,6 @@ _NEVER_STOP_A_BATCH = {
 }  # fmt: skip
 # Callbacks that read the logs of batches: always, or unless this attribute is "epoch".
 _READ_LOGS = {
-    "LambdaCallback": None,
     "TerminateOnNaN": None,
     "TensorBoard": "update_freq",
     "ModelCheckpoint": "save_freq",
@@ -51,13 +50,17 @@ def may_read_logs(callback: Any, hooks: tuple[str, ...]) -> bool:
 
 
 def _is_of_keras(callback: Any) -> bool:
-    return type(callback).__module__.startswith(("keras.src.callbacks", "tf_keras.src.callbacks"))
+    """Whether all its methods are Keras's: none was assigned to it, as LambdaCallback does."""
+    of_class = type(callback).__module__.startswith(
+        ("keras.src.callbacks", "tf_keras.src.callbacks")
+    )
+    return of_class and not any(name.startswith("on_") for name in vars(callback))
 
 
 def has_own(callback: Any, names: tuple[str, ...]) -> bool:
-    """Whether its class overrides one of the empty methods `names`."""
+    """Whether it, or its class, overrides one of the empty methods `names`."""
     kind = type(callback)
-    return any(
+    return any(hook in vars(callback) for hook in names) or any(
         getattr(kind, hook, None) is not getattr(base, hook, None)
         for base in kind.__mro__
         if base.__name__ == "Callback" and base.__module__.startswith(("keras.", "tf_keras."))
