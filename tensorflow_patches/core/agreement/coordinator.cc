@@ -66,8 +66,10 @@ void Coordinator::Receive(int rank, const ReadyList& ready_list, TimePoint now) 
 void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now) {
   peers_[rank].last_name = named.name;
   peers_[rank].last_time = now;
-  peers_[rank].wait_state.blocked = WaitState::Blocked::kNo;  // a blocked rank sends no requests
-  peers_[rank].wait_state.idle = false;
+  WaitState& wait_state = peers_[rank].wait_state;
+  // A blocked rank sends only what its script does not wait for.
+  if (IsWaitedFor(named.purpose)) wait_state.blocked = WaitState::Blocked::kNo;
+  wait_state.idle = false;
   if (TakeEarlyError(rank, named.name)) return;
   auto [it, is_first] = pending_.try_emplace(named.name);
   Pending& pending = it->second;
@@ -133,7 +135,8 @@ void Coordinator::Withdraw(int rank, const std::string& name) {
   Pending& pending = it->second;
   pending.ready[rank] = false;
   if (!pending.rows.empty()) pending.rows[rank] = 0;  // if it joins now, it contributes none
-  peers_[rank].wait_state.blocked = WaitState::Blocked::kNo;
+  WaitState& wait_state = peers_[rank].wait_state;
+  if (wait_state.what == name) wait_state.blocked = WaitState::Blocked::kNo;
   if (--pending.num_ready == 0) {
     pending_.erase(it);
   } else {

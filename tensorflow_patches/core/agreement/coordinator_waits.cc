@@ -1,9 +1,10 @@
 // How the coordinator uses what ranks report about their waits: it continues without the gradients
 // of a rank that has none to contribute, and ends a group whose ranks wait for one another.
 //
-// A report holds until the rank announces or reports something else, or rank 0 sends something that
-// may end the wait: an answer to the request; for a file, a post; for an idle rank, any answer.
-// Posts and answers are counted, so the coordinator notices a report that crossed one.
+// A report holds until the rank reports something else or announces something that its script waits
+// for (an idle rank: announces anything), or rank 0 sends something that may end the wait: an
+// answer to the request; for a file, a post; for an idle rank, any answer. Posts and answers are
+// counted, so the coordinator notices a report that crossed one.
 
 #include <algorithm>
 #include <utility>

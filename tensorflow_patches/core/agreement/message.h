@@ -36,7 +36,8 @@ struct KnownGather {
 
 // What a rank's script does while ranks wait for one another. Each report replaces the last one.
 struct WaitState {
-  // Where the only thread that uses the engine is blocked; it makes no request until that ends.
+  // Where the only thread that uses the engine is blocked; until that ends, the rank makes no
+  // request that its script waits for.
   enum class Blocked : uint8_t { kNo, kInRequest, kForFile };
   Blocked blocked = Blocked::kNo;
   std::string what;    // the name of the request; the file of rank 0

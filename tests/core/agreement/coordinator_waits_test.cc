@@ -142,6 +142,25 @@ TEST_F(DeadlockTest, WhoAsksForMoreIsNotBlocked) {
   EXPECT_EQ(Fatal(), "");
 }
 
+// A dataset's thread reads ahead while the script's thread is blocked.
+TEST_F(DeadlockTest, WhoseDataIsReadAheadIsStillBlocked) {
+  for (const Purpose purpose : {Purpose::kBackground, Purpose::kData}) {
+    for (const bool withdrawn : {false, true}) {
+      Start(2);
+      for (int rank : {0, 1}) {
+        const std::string name(1, static_cast<char>('x' + rank));
+        Ready(rank, name, Of(OpKind::kBarrier));
+        BlockedIn(rank, name);
+      }
+      ReadyList ready_list;
+      ready_list.requests.push_back({"batch", Of(OpKind::kAllgather), 0, purpose});
+      Send(1, ready_list);
+      if (withdrawn) Withdraw(1, "batch");
+      EXPECT_NE(Fatal(), "");
+    }
+  }
+}
+
 TEST_F(DeadlockTest, ABlockedRankWhoseRequestWasAnsweredGoesOn) {
   Start(2);
   Ready(0, "x", Of(OpKind::kBarrier));
