@@ -199,7 +199,7 @@ void Coordinator::CheckReady(const std::string& name) {
                 Describe(signature) + " '" + name + "' needs all ranks, but " + absent +
                     "; make sure that every rank takes the same steps");
   }
-  if (!absent.empty()) NoteAbsent(pending, absent);
+  if (!absent.empty() && IsWaitedFor(pending.named.purpose)) NoteAbsent(pending, absent);
   agreed_.push_back(std::move(pending));
   pending_.erase(name);
   EndWaitsIn(name);

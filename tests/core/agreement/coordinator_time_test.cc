@@ -33,6 +33,24 @@ TEST_F(JoinTest, AveragesGoOnOverTheRemaining) {
   EXPECT_TRUE(Notices().empty()) << "said once";
 }
 
+// A rank that has ended reads no more data ahead; one that goes on may be about to end as well.
+TEST_F(JoinTest, WhatGoesOnBesideTheStepsIsNotSaid) {
+  Start(2);
+  Join(1);
+  for (const Purpose purpose : {Purpose::kBackground, Purpose::kData}) {
+    ReadyList ready_list;
+    ready_list.requests.push_back({"batch", Of(OpKind::kAllgather), 0, purpose});
+    Send(0, ready_list);
+    EXPECT_EQ(Decide().responses.at(0).contributors, 1);
+    EXPECT_TRUE(Notices().empty());
+  }
+  Ready(0, "w", {1});
+  Decide();
+  const std::vector<std::string> notices = Notices();
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_TRUE(Contains(notices[0], "; averages are now over the remaining 1 rank")) << notices[0];
+}
+
 TEST_F(JoinTest, TheLastRankToJoinReleasesWhatWaitedForIt) {
   Start(3);
   for (int rank : {0, 2}) Ready(rank, "w", {1});
