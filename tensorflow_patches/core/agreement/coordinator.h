@@ -112,7 +112,7 @@ class Coordinator {
   void EndWaitsIn(const std::string& name);
   bool HasNoGradients(int rank) const;
   // Whether `pending` must still wait for `rank`: not for a rank that has joined, is no member, or
-  // has no gradients, if this is a step's gradient or in the background.
+  // has no gradients, if this is a step's gradient or sparse update, or in the background.
   bool Lacks(const Pending& pending, int rank) const;
   std::vector<const Pending*> WaitsIn(int rank) const;
   bool WaitsForAny(int rank, const std::vector<bool>& stuck) const;

@@ -55,8 +55,10 @@ bool Coordinator::Lacks(const Pending& pending, int rank) const {
   if (pending.ready[rank] || peers_[rank].joined) return false;
   if (!IsMember(pending.named.signature, rank)) return false;
   const Purpose purpose = pending.named.purpose;
-  const bool can_do_without = purpose == Purpose::kBackground ||
-                              (purpose == Purpose::kStep && IsGradient(pending.named.signature));
+  const Signature& signature = pending.named.signature;
+  const bool of_update = IsAverage(signature) || signature.kind == OpKind::kSparseAllgather;
+  const bool can_do_without =
+      purpose == Purpose::kBackground || (purpose == Purpose::kStep && of_update);
   return !can_do_without || !HasNoGradients(rank);
 }
 

@@ -96,7 +96,8 @@ inline bool IsAverage(const Signature& signature) {
 // Whether this averages a gradient. The script's own averages count as gradients, too; only their
 // Purpose differs. Such a request appears as a gradient in traces and statistics, and in a step may
 // complete without ranks that have no gradients (Coordinator::Lacks). A sparse allgather without
-// extra bytes has no indices: it sends updated rows (glue/extras/divided_update.cc).
+// extra bytes has no indices: it sends updated rows (glue/extras/divided_update.cc), also without
+// those ranks.
 inline bool IsGradient(const Signature& signature) {
   if (signature.kind == OpKind::kSparseAllgather) return signature.extra_row_bytes != 0;
   return IsAverage(signature);

@@ -36,7 +36,7 @@ class DividedUpdate : public RowAccess {
 
   // Call it after the stock kernel has updated this rank's rows. The object must outlive `group`.
   void AddTo(RequestGroup* group, tensorflow::OpKernelContext* context, const std::string& name);
-  // The ranks that did not take part because their script has ended.
+  // The ranks that did not take part: their script has ended, or they had no gradients.
   const std::vector<int>& absent() const { return absent_; }
 
   // Call it when the group has ended, with any result. Not ok if the ranks' rows differed.

@@ -312,6 +312,18 @@ TEST_F(GivesNothingTest, OnlyGradientsGoOn) {
   EXPECT_EQ(Contributors(), 0);
 }
 
+// Of a sparse gradient, and then of a divided update (glue/extras/divided_update.h).
+TEST_F(GivesNothingTest, RowsGoOnToo) {
+  for (const int extra : {8, 0}) {
+    Start(2);
+    WaitsForFile(1, 0);
+    Signature rows = Of(OpKind::kSparseAllgather);
+    rows.extra_row_bytes = extra;
+    Ready(0, "rows", rows);
+    EXPECT_EQ(Contributors(), 1);
+  }
+}
+
 TEST_F(GivesNothingTest, AStallSaysWhatTheLateRankIsIn) {
   Start(3);
   WaitState wait_state;
