@@ -5,6 +5,7 @@ The argument `quick` selects half of the combinations of batches and loops.
 
 from __future__ import annotations
 
+import os
 import sys
 
 import tensorflow as tf
@@ -12,11 +13,21 @@ from common import result
 from tensorflow.mpi._src.runtime import log
 
 weights = tf.Variable(tf.ones([4, 1]))
+normalization = tf.keras.layers.BatchNormalization()
+normalization.build([None, 4])
 say = log.say
 
 
 def errors(x, y):
     return (x @ weights - y) ** 2
+
+
+def average_loss(x, y):
+    """As in a script for tf.distribute, run with TF_MPI_SHARD=dataset."""
+    os.environ["TF_MPI_SHARD"] = "dataset"
+    loss = tf.nn.compute_average_loss(errors(x, y)[:, 0], global_batch_size=8)
+    del os.environ["TF_MPI_SHARD"]
+    return loss + tf.nn.scale_regularization_loss(tf.nn.l2_loss(weights))
 
 
 LOSSES = {
@@ -35,6 +46,8 @@ LOSSES = {
     ),
     "mean of compat.v1": lambda x, y: tf.compat.v1.losses.mean_squared_error(y, x @ weights),
     "mean and a penalty": lambda x, y: tf.reduce_mean(errors(x, y)) + tf.nn.l2_loss(weights),
+    "of normalized": lambda x, y: tf.reduce_mean(errors(normalization(x, training=True), y)),
+    "for tf.distribute": average_loss,
     "Keras's": lambda x, y: tf.keras.losses.MeanSquaredError()(y, x @ weights),
     "no samples": lambda x, y: tf.reduce_sum(weights**2),
 }
@@ -56,6 +69,16 @@ def in_session(loss):
         x, y = v1.data.make_one_shot_iterator(tf.mpi.shard(samples)).get_next()
         weight = v1.get_variable("weight", [4, 1])
         v1.train.GradientDescentOptimizer(0.1).minimize(loss((x @ weight - y) ** 2))
+    return list(said)
+
+
+def in_train_on_batch(loss):
+    """Like `lines_of`, for Keras's own step."""
+    said = lines()
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", loss)
+    for x, y in tf.mpi.shard(data(True)):
+        model.train_on_batch(x, y)
     return list(said)
 
 
@@ -94,6 +117,7 @@ def lines_of(loss, dataset, in_function):
     return list(said)
 
 
+value = float(average_loss(tf.ones([8, 4]), tf.zeros([8, 1])))
 whole = {name: lines_of(loss, data(False), False) for name, loss in LOSSES.items()}
 found = {
     f"{drop_remainder} {in_function}": {
@@ -104,8 +128,13 @@ found = {
     for in_function in (False, True)
     if drop_remainder == in_function or "quick" not in sys.argv[1:]
 }
+others = {
+    "Keras's mean": in_train_on_batch("mse"),
+    "Keras's sum": in_train_on_batch(tf.keras.losses.MeanSquaredError(reduction="sum")),
+    "Session's mean": in_session(tf.reduce_mean),
+    "Session's sum": in_session(tf.reduce_sum),
+}
 uneven = lines()
 tf.mpi.shard(tf.data.Dataset.range(24).batch(5))
-session = {"mean": in_session(tf.reduce_mean), "sum": in_session(tf.reduce_sum)}
 log.say = say
-result({"whole": whole, "found": found, "uneven": list(uneven), "session": session})
+result({"whole": whole, "value": value, "found": found, "uneven": list(uneven), "others": others})

@@ -1,9 +1,10 @@
 """tf.nn.compute_average_loss on a rank's part of a batch.
 
 The function divides the sum of a replica's losses by the global batch size; tf.distribute adds the
-results over the replicas. Ranks average instead. So if TF_MPI_SHARD=dataset gives each rank part of
-a batch, the loss is multiplied by the number of ranks. In a loop over tf.mpi.shard(dataset) it is
-not: there global_batch/loop_losses.py warns of the sum, except in eager code.
+results over the replicas. Ranks average instead. So if TF_MPI_SHARD=dataset has divided a dataset,
+the loss is multiplied by the number of ranks, and counts as a mean. In a loop over
+tf.mpi.shard(dataset) it is not: there global_batch/loop_losses.py warns of the sum, except in eager
+code.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from tensorflow.mpi import config
+from tensorflow.mpi._src.average import scope
+from tensorflow.mpi._src.global_batch import loop_losses
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import group
 
@@ -27,8 +30,9 @@ def of_part(compute: Any) -> Any:
             global_batch_size is None
             or calls.innermost() is not None
             or config.get("TF_MPI_SHARD") != "dataset"
+            or not scope.is_divided()
         ):
             return loss
-        return loss * group.size
+        return loop_losses.as_mean(loss * group.size)
 
     return compute_average_loss

@@ -16,8 +16,10 @@ from tensorflow.mpi._src.global_batch.sites import location
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.runtime import group, log
+from tensorflow.mpi._src.variables import naming
 
 _ITERATORS = {"IteratorGetNext", "OptionalGetValue"}
+_MEANS = "_tf_mpi_means"  # attribute of a graph: see as_mean()
 _REMEDY = "use a mean over samples, or compute it from tf.mpi.gather_batch(x)"
 
 
@@ -35,12 +37,13 @@ def checking(compute_gradients: Any) -> Any:
 def check(targets: list[Any]) -> None:
     """Warns of each loss among `targets` that is known not to be a mean over samples.
 
-    Called where gradients of trained variables are taken outside of Keras's steps. A script that
-    has called a collective of tf.mpi outside of graphs is not warned: it may compensate for that.
+    Called where gradients of trained variables are taken outside of Keras's fit. A script that has
+    called tf.mpi.allreduce or allgather outside of graphs is not warned: it may compensate for
+    that.
     """
-    if group.size == 1 or not scope.is_divided() or scope.is_in_step():
+    if group.size == 1 or not scope.is_divided() or collectives.combined_by_script:
         return
-    if collectives.combined_by_script:
+    if scope.is_on_part() or scope.is_replicated_step():
         return
     for target in targets:
         graph = getattr(target, "graph", None)
@@ -48,7 +51,16 @@ def check(targets: list[Any]) -> None:
         if samples:
             known = dict.fromkeys(map(kinds.key, samples), Kind.ROWS)
             analysis = kinds.Analysis(known, samples[0].shape[0])
+            for mean in getattr(graph, _MEANS, ()):
+                analysis.note(mean, Kind.MEAN)
             _warn(target, analysis.kind(target), analysis)
+
+
+def as_mean(loss: Any) -> Any:
+    """Declares that the ranks' average of `loss`, of a part, is the whole batch's loss."""
+    if hasattr(loss, "graph"):
+        naming.noted(loss.graph, _MEANS, list).append(loss)
+    return loss
 
 
 def _samples(graph: Any) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.mpi._src.average import carrier
 from tensorflow.mpi._src.global_batch import rules_arithmetic as arithmetic
 from tensorflow.mpi._src.global_batch import rules_creation as creation
 from tensorflow.mpi._src.global_batch import rules_functions as functions
@@ -153,7 +154,7 @@ def of_node(node: Node) -> Dependence:
     if folded is not None and not may_be_mean:
         return of_numbers(folded)
     if name == "IdentityN":
-        return deps[node.output.value_index]
+        return CONST if carrier.averaged_names(node.op) else deps[node.output.value_index]
     if name.startswith("TfMpi") or is_end(node.op):
         return UNKNOWN
     if name in ("ZerosLike", "OnesLike"):

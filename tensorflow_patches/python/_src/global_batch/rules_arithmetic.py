@@ -214,15 +214,17 @@ def reciprocal(node: Node) -> Dependence:
 
 
 def _static_power(node: Node) -> int:
-    """1 if the divisor, a constant, may be the static number of samples, or of the elements that
-    the numerator sums; otherwise 0. A constant that equals it by chance is mistaken for it."""
+    """1 if the divisor, a constant, may be the static number of samples, or of the elements of
+    samples that the numerator sums; otherwise 0. A constant that equals it by chance is mistaken
+    for it."""
     numbers = node.numbers(1)
     if numbers is None:
         value = _evaluated(node.inputs[1])
     else:
         value = numbers.flat[0].value if numbers.size == 1 else None
     summed = node.inputs[0].op
-    count = summed.inputs[0].shape.num_elements() if summed.type == "Sum" else None
+    is_sum = summed.type == "Sum" and not node.deps[0].is_const
+    count = summed.inputs[0].shape.num_elements() if is_sum else None
     return int(value is not None and value in (node.rows, count))
 
 
