@@ -199,13 +199,20 @@ def test_a_step_that_cannot_be_analyzed_is_logged(plan, said, monkeypatch, tenso
     assert found.whys[0].what == why
 
 
-def test_a_metric_that_cannot_be_analyzed_is_logged(plan, monkeypatch, tensorflow):
+def test_a_metric_that_cannot_be_analyzed_is_logged_and_as_before(plan, monkeypatch, tensorflow):
     metrics = load("tensorflow.mpi._src.global_batch.metrics")
     said: list[str] = []
     monkeypatch.setattr(metrics.log, "debug", said.append)
-    tensorflow.function.side_effect = TypeError("recall needs real tensors")
-    metric = types.SimpleNamespace(name="recall")
+    metric = types.SimpleNamespace(name="recall", _seen=["a batch"], last="a batch")
+
+    def trace(*_: Any, **__: Any) -> None:
+        metric._seen.append("a tensor of the trace")
+        metric.last = "a tensor of the trace"
+        raise TypeError("recall needs real tensors")
+
+    tensorflow.function.side_effect = trace
     assert metrics.analyze_update(metric, (), {}) is None
+    assert (metric._seen, metric.last) == (["a batch"], "a batch")
     assert said == ["the metric 'recall' could not be analyzed: recall needs real tensors"]
 
 

@@ -141,7 +141,8 @@ def analyze_update(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool 
         for i, one in enumerate(given)
         if _rank(one) is not None
     }
-    numbers = {name: one for name, one in vars(metric).items() if type(one) in (int, float)}
+    attributes = dict(vars(metric))
+    lists = [(one, list(one)) for one in attributes.values() if isinstance(one, list)]
     findings = Findings(eagerly=False)
 
     def trial(*tensors: Any) -> None:
@@ -159,9 +160,10 @@ def analyze_update(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool 
         log.debug(f"the metric '{metric.name}' could not be analyzed: {error}")
         return None
     finally:
-        for name, number in numbers.items():
-            if vars(metric).get(name) != number:
-                setattr(metric, name, number)
+        vars(metric).update(attributes)
+        for one, before in lists:
+            if list(map(id, one)) != list(map(id, before)):
+                one[:] = before
     site = findings.sites[0] if findings.sites else None
     if site is None or findings.whys or site.how is not How.PART:
         return None
