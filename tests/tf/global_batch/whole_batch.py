@@ -182,9 +182,11 @@ class Steps(keras.Model):
     def call(self, x: Any, training: bool = False) -> Any:
         return self.net(x, training=training)
 
-    def update(self, tape: Any, loss: Any) -> None:
+    def update(self, tape: Any, loss: Any) -> Any:
         weights = self.net.trainable_variables
-        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        gradients = tape.gradient(loss, weights)
+        self.optimizer.apply_gradients(zip(gradients, weights))
+        return gradients
 
 
 LABELS = np.where(drawn.random(Y.shape) < 0.4, -100, YES)
@@ -311,7 +313,7 @@ def summaries() -> Any:
 
 
 class Own(Steps):
-    """A sum over samples, plain values beside metrics, and a metric in a dict."""
+    """A sum over samples, plain values and a norm beside metrics, and a metric in a dict."""
 
     def __init__(self, loss: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -328,7 +330,7 @@ class Own(Steps):
         with tf.GradientTape() as tape:
             guess = self(x, training=True)
             loss = self.loss_of(tf.square(y - guess))
-        self.update(tape, loss)
+        gradients = self.update(tape, loss)
         self.mean.update_state(loss)
         self.sum.update_state(tf.reduce_mean(tf.abs(guess)))
         self.auc.update_state(y > 0, tf.sigmoid(guess))
@@ -340,6 +342,7 @@ class Own(Steps):
             "mean": self.mean.result(),
             "inner": {"auc": self.auc.result(), "sum": self.sum.result()},
             "error": tf.reduce_mean(tf.abs(y - guess)),
+            "norm": tf.linalg.global_norm(gradients),
         }
 
 

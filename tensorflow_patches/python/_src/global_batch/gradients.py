@@ -12,6 +12,7 @@ import functools
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.mpi._src.average import lineage, script_gradients
 from tensorflow.mpi._src.global_batch import batch, loop_losses, own_gradients
 from tensorflow.mpi._src.global_batch.kinds import Kind, Term
 from tensorflow.mpi._src.global_batch.sites import LOSS, Findings, Why, location
@@ -46,7 +47,11 @@ def of_whole_batch(original: Any) -> Any:
                     return tf.nest.map_structure(functools.partial(_placeholder, part), sources)
             elif output_gradients is None:
                 target, output_gradients = _scaled(part, target)
-        return function(self, target, sources, output_gradients, *args, **kwargs)
+        found = function(self, target, sources, output_gradients, *args, **kwargs)
+        if part is not None and Kind.GRADIENT in part.values.values():  # a norm in the logs
+            for one in tf.nest.flatten(found):
+                script_gradients.average_at_its_source(lineage.values_of(one))
+        return found
 
     return gradient
 
