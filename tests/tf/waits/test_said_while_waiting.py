@@ -146,9 +146,13 @@ def test_a_rank_gives_up_even_if_its_script_has_closed_its_output(loaded, monkey
     [
         ({"seconds": 1.0}, "(rank 1 (process 101, 'python train.py') is idle)" + THEN),
         ({"seconds": 90.0}, "(rank 1 (process 101, 'python train.py') is at work)\n"),
-        (
-            {"stopped": True},
-            "(rank 1 (process 101, 'python train.py') is stopped, for example by SIGSTOP)",
+        *(
+            (
+                {"stopped": True, "seconds": seconds},
+                "(rank 1 (process 101, 'python train.py') is stopped, for example by SIGSTOP)"
+                + THEN,
+            )
+            for seconds in (1.0, 90.0)
         ),
     ],
 )

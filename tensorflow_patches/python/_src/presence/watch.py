@@ -300,7 +300,7 @@ class _End(_AtEnd):
         if self._timeout and time.monotonic() - self._worked >= self._timeout:
             self.end(report, speaks)
         if self.is_due(self._warning) and speaks:
-            self.say(report + ("" if at_work else _timeout_notice()))
+            self.say(report + ("" if self._worked == self._looked else _timeout_notice()))
 
     def _find_active(self, known: dict[int, peers.Peer], missing: list[int]) -> set[int]:
         """The ranks of `missing` that have used their processor since the last call."""
