@@ -5,7 +5,9 @@ Arguments: names of cases, default all. Cases that end in an error end the scrip
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import sys
 from typing import Any
 
@@ -115,6 +117,47 @@ def stop() -> dict[str, Any]:
         history = model.fit(x, y, batch_size=BATCH, epochs=5, verbose=0, callbacks=[callback])
         seen.append([callback.seen, len(history.epoch), int(model.optimizer.iterations.numpy())])
     return {"batches, epochs, steps": seen}
+
+
+class Signaled(keras.Sequential):
+    """Its seventh step sends the last rank a signal."""
+
+    def train_step(self, batch: Any) -> Any:
+        found = super().train_step(batch)
+        last = RANK == SIZE - 1 and tf.executing_eagerly()  # not while it is inspected
+        if last and int(self.optimizer.iterations.numpy()) == 7:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return found
+
+
+def stopped_by_signal() -> dict[str, Any]:
+    """A handler that stops training on one rank, and no callback that looks at batches."""
+    x, y = data()
+    model = Signaled([layers.Input((6,)), layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=True)
+
+    def stop(number: int, frame: Any) -> None:
+        model.stop_training = True
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    history = model.fit(x, y, batch_size=BATCH, epochs=5, verbose=0)
+    signal.signal(signal.SIGUSR1, before)
+    return {"epochs, steps": [len(history.epoch), int(model.optimizer.iterations.numpy())]}
+
+
+class StopAtBegin(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if RANK == SIZE - 1 and epoch == 1:
+            self.model.stop_training = True
+
+
+def stopped_at_begin() -> dict[str, Any]:
+    """A stop at the beginning of an epoch takes effect after its first batch."""
+    x, y = data()
+    model = classifier()
+    callbacks = [StopAtBegin()]
+    history = model.fit(x, y, batch_size=BATCH, epochs=5, verbose=0, callbacks=callbacks)
+    return {"epochs, steps": [len(history.epoch), int(model.optimizer.iterations.numpy())]}
 
 
 def nan() -> dict[str, Any]:
@@ -311,6 +354,8 @@ CASES = {
     "retraced": retraced,
     "callbacks": callbacks,
     "stop": stop,
+    "stop by signal": stopped_by_signal,
+    "stop at begin": stopped_at_begin,
     "nan": nan,
     "own logs": own_logs,
     "batch norm": batch_norm,

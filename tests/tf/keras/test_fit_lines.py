@@ -22,6 +22,22 @@ def fit_fixture() -> Any:
     return load("tensorflow.mpi._src.keras.fit")
 
 
+def test_a_stop_while_ranks_agree_to_go_on_counts_the_next_time(fit, monkeypatch):
+    model = types.SimpleNamespace(stop_training=False)
+    asked = []
+
+    def any_rank(label: str, stops: bool) -> bool:
+        asked.append(stops)
+        model.stop_training = True  # by the handler of a signal
+        return stops
+
+    monkeypatch.setattr(fit.control_plane, "any_rank", any_rank)
+    fit._agree_on_stop("fit 1", model)
+    assert not model.stop_training
+    fit._agree_on_stop("fit 1", model)
+    assert model.stop_training and asked == [False, True]
+
+
 class Metric:
     name = "recall"
 

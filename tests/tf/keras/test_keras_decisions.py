@@ -63,7 +63,7 @@ def test_callbacks_decide_the_same_on_all_ranks(alone, ranks):
     assert far(ranks[0]["callbacks"]["weights"], alone["callbacks"]["weights"]) < 1e-4
 
 
-@pytest.mark.parametrize("case", ["stop", "nan"])
+@pytest.mark.parametrize("case", ["stop", "stop by signal", "stop at begin", "nan"])
 def test_a_stop_on_one_rank_stops_all(alone, ranks, case):
     for rank in ranks:
         assert rank[case] == alone[case]

@@ -20,6 +20,8 @@ import numpy as np
 from tensorflow.mpi._src.keras import logs as logs_of_ranks
 from tensorflow.mpi._src.messaging import collectives
 
+_LATE = "_tf_mpi_stops"  # attribute of a model; see stop_together
+
 
 class WholeLogs(dict[str, Any]):
     """A dict with this rank's values until one is read, then with those of all ranks.
@@ -152,7 +154,7 @@ class Batches:
             self._looked |= waits
             stops, asked = self._meet(
                 asks=waits and self._whole is None,
-                stops=bool(getattr(self._model, "stop_training", False)),
+                stops=is_stopping(self._model),
             )
             if kept is not None and waits and self._whole is not None:
                 kept.set_whole(self._whole)
@@ -171,6 +173,27 @@ class Batches:
 
 
 _open: list[Batches] = []  # batches whose callbacks run; a callback may train or evaluate, too
+
+
+def is_stopping(model: Any) -> bool:
+    """Whether this rank stops training."""
+    return bool(getattr(model, "stop_training", False)) or _LATE in vars(model)
+
+
+def stop_together(model: Any, stops: bool) -> None:
+    """Called when the ranks have agreed whether training stops. If this rank's stop_training was
+    set meanwhile, as by the handler of a signal, all ranks stop when they agree again."""
+    if stops:
+        model.stop_training = True
+        forget_stop(model)
+    elif getattr(model, "stop_training", False):
+        vars(model)[_LATE] = True
+        model.stop_training = False
+
+
+def forget_stop(model: Any) -> None:
+    """Called when fit begins."""
+    vars(model).pop(_LATE, None)
 
 
 def before_call() -> None:

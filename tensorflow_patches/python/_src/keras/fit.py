@@ -16,6 +16,7 @@ fit, at points that all ranks pass.
 from __future__ import annotations
 
 import itertools
+import signal
 import threading
 from typing import Any
 
@@ -49,6 +50,7 @@ class _Fit:
         self.name = f"fit {next(_fits)}"
         self.batches = itertools.count(1)
         self.agree_on_each_batch = False
+        self.epoch_begins = True  # whether the next batch is the first of an epoch
         self.read: batch_logs.Batches | None = None  # batches whose logs a callback may read
         self.gradients = _averaged_gradients()
         self.weights: list[int] | None = None  # digests at the start; None: not built yet
@@ -62,16 +64,20 @@ def fit_begins(callbacks: Any) -> None:
     fit = _Fit()
     callbacks.__dict__["_tf_mpi_fit"] = fit
     model = callbacks.model
-    everyone = _meet(
-        fit.name,
-        model,
-        [any(map(adapters.has_batch_hook, callbacks.callbacks)), _reads(callbacks, "train_step")],
-    )
+    batch_logs.forget_stop(model)
+    may_stop = any(map(adapters.has_batch_hook, callbacks.callbacks)) or _handles_a_signal()
+    everyone = _meet(fit.name, model, [may_stop, _reads(callbacks, "train_step")])
     fit.agree_on_each_batch = any(stops for stops, _ in everyone)
     if any(reads for _, reads in everyone):
         fit.read = batch_logs.Batches(model, "train_step", f"{fit.name} batch")
     generators.jump_by_rank(model)
     fit.weights = _trainable_digests(model)
+
+
+def _handles_a_signal() -> bool:
+    """Whether the script handles a signal: its handler may set model.stop_training."""
+    handlers = map(signal.getsignal, signal.valid_signals())
+    return any(callable(one) and one is not signal.default_int_handler for one in handlers)
 
 
 def _meet(label: str, model: Any, flags: Any = None) -> list[Any]:
@@ -114,8 +120,7 @@ def with_whole_logs(step: str) -> Any:
             except BaseException:
                 batches.leave()
                 raise
-            if batches.end():
-                model.stop_training = True
+            batch_logs.stop_together(model, batches.end())
             return result
 
         return batch_end
@@ -156,13 +161,16 @@ def batch_ends(callbacks: Any) -> None:
         return
     if next(fit.batches) == 1:
         _check_averaged(fit, callbacks.model)
-    if fit.agree_on_each_batch and fit.read is None:  # otherwise Batches.end has agreed
+    # A stop in on_epoch_begin takes effect after the first batch. If logs are read, with_whole_logs
+    # has agreed.
+    if (fit.agree_on_each_batch or fit.epoch_begins) and fit.read is None:
         _agree_on_stop(f"{fit.name} batch", callbacks.model)
+    fit.epoch_begins = False
 
 
 def _agree_on_stop(label: str, model: Any) -> None:
-    if control_plane.any_rank(f"{label}: stop?", bool(model.stop_training)):
-        model.stop_training = True
+    stops = control_plane.any_rank(f"{label}: stop?", batch_logs.is_stopping(model))
+    batch_logs.stop_together(model, stops)
 
 
 def _averaged_gradients() -> int:
@@ -205,6 +213,7 @@ def epoch_ends(callbacks: Any) -> None:
     fit: _Fit | None = callbacks.__dict__.get("_tf_mpi_fit")
     if fit is not None:
         _agree_on_stop(f"{fit.name} epoch", callbacks.model)
+        fit.epoch_begins = True
 
 
 def evaluation_begins(callbacks: Any) -> None:
