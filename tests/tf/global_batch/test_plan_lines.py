@@ -128,6 +128,36 @@ def test_values_that_a_step_stores_are_listed(plan, monkeypatch, call):
     ]
 
 
+@pytest.mark.parametrize("kind", ["MEAN", "GRADIENT"])
+def test_a_condition_of_an_update_that_depends_on_samples_is_named(plan, monkeypatch, kind):
+    """In a branch within a branch; only its own condition depends on samples."""
+
+    def conditional(condition: str, graph: Any) -> Any:
+        names = {"then_branch": graph, "else_branch": types.SimpleNamespace(name="other")}
+        return types.SimpleNamespace(
+            type="StatelessIf", inputs=[condition], traceback=(), get_attr=names.get
+        )
+
+    def graph(name: str, outer: Any) -> Any:
+        made = types.SimpleNamespace(name=name, outer_graph=outer)
+        made.get_operations = lambda: [types.SimpleNamespace(type="Mul"), *made.conditionals]
+        return made
+
+    step = graph("step", None)
+    branch = graph("branch", step)
+    inner = graph("inner", branch)
+    step.conditionals = [conditional("counter", branch)]
+    branch.conditionals = [conditional("loss", inner), conditional("elsewhere", step)]
+    monkeypatch.setattr(plan.kinds, "is_body", lambda one: one is not step)
+    found = plan.Findings(False)
+    found.updates.append(inner)
+    kinds = {"counter": plan.Kind.CONST, "loss": plan.Kind[kind]}
+    plan._judge_conditions(types.SimpleNamespace(kind=kinds.get), found)
+    way_out = "let it depend on gradients, which are averaged"
+    said = [("the condition of an update (StatelessIf)", way_out)] * (kind == "MEAN")
+    assert [(plan._at(why), why.way_out) for why in found.whys] == said
+
+
 @pytest.fixture(name="tensorflow")
 def tensorflow_fixture(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes `import tensorflow` return a module that does nothing, of lists."""
@@ -228,7 +258,7 @@ def gradients_fixture() -> Any:
     return load("tensorflow.mpi._src.global_batch.gradients")
 
 
-def test_a_gradient_that_is_not_an_average_is_named(gradients, monkeypatch):
+def test_a_gradient_that_is_not_an_average_is_named(gradients, monkeypatch, tensorflow):
     found = load("tensorflow.mpi._src.global_batch.sites").Findings(False)
     part = types.SimpleNamespace(
         findings=found, kind=lambda _: gradients.Kind.MIXED, why=lambda _: "Mean in train.py:8"

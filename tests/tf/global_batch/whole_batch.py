@@ -269,6 +269,28 @@ def calls_losses() -> dict[str, Any]:
     return fit(CallsLosses().ready())
 
 
+class Skips(Steps):
+    """Skips updates whose gradients are large."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        weights = self.net.trainable_variables
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - self(x, training=True)))
+        grads = tape.gradient(loss, weights)
+
+        def move() -> Any:
+            self.optimizer.apply_gradients(zip(grads, weights))
+            return True
+
+        tf.cond(tf.linalg.global_norm(grads) < 2.3, move, lambda: False)
+        return {"skips": loss}
+
+
+def skips_by_norm() -> dict[str, Any]:
+    return {} if EAGER else fit(Skips().ready())
+
+
 class Contrastive(Steps):
     def train_step(self, data: Any) -> Any:
         x, y = data
@@ -450,6 +472,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
             valid,
             shares,
             calls_losses,
+            skips_by_norm,
             contrastive,
             anchors,
             average_loss,

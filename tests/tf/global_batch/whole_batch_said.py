@@ -209,6 +209,26 @@ def cases(
     def adaptive() -> dict[str, Any]:
         return fit(Adaptive().ready())
 
+    class Skips(Steps):
+        """Skips updates whose loss is large, which each part's own loss would decide."""
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            weights = self.net.trainable_variables
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - self(x, training=True)))
+            grads = tape.gradient(loss, weights)
+
+            def move() -> Any:
+                self.optimizer.apply_gradients(zip(grads, weights))
+                return True
+
+            tf.cond(loss < 1.2, move, lambda: False)
+            return {"skips": loss}
+
+    def skips() -> dict[str, Any]:
+        return fit(Skips().ready())
+
     class Quotient(Steps):
         """A quotient of sums in another function, which the plan cannot split into terms."""
 
@@ -229,5 +249,17 @@ def cases(
         seed."""
         return {} if legacy else fit(Drops().ready())
 
-    made = (computes_loss, pairs, queue, penalty, turns, keeps, views, adaptive, quotient, dropped)
+    made = (
+        computes_loss,
+        pairs,
+        queue,
+        penalty,
+        turns,
+        keeps,
+        views,
+        adaptive,
+        skips,
+        quotient,
+        dropped,
+    )
     return {case.__name__: case for case in made}

@@ -108,6 +108,7 @@ def intercept_in_trace(grads: Any) -> bool:
                 Why("a gradient that the optimizer receives", part.why(gradient))
             )
             break
+    part.findings.updates.append(tf.compat.v1.get_default_graph())
     return True
 
 

@@ -27,6 +27,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.mpi._src.global_batch import batch, kinds, results, states
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
+from tensorflow.mpi._src.global_batch.rules_functions import BRANCHES, branches_of
 from tensorflow.mpi._src.global_batch.sites import Findings, How, Plan, Verdict, Why, location
 from tensorflow.mpi._src.runtime import group, hooks, log
 from tensorflow.mpi._src.variables import unwrap
@@ -177,6 +178,7 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Findings:
             outputs = step.function(data)
             _judge_outputs(step, part, findings, outputs)
             _judge_states(step, part, findings, graph, own_rows=not whole_batches)
+            _judge_conditions(part, findings)
             _judge_draws(part, findings, graph)
 
     changed_attributes: list[str] = []
@@ -377,6 +379,19 @@ def _judge_states(
             findings.whys.append(Why("the update of an optimizer op", location(op)))
     if step.call == "predict" and any(site.kind == "metric" for site in findings.sites):
         findings.whys.append(Why("a metric that the model updates"))
+
+
+def _judge_conditions(part: batch.Part, findings: Findings) -> None:
+    """Analyzes the conditions of optimizers' updates: all ranks must take the same branch."""
+    for graph in findings.updates:
+        while kinds.is_body(graph):
+            for op in graph.outer_graph.get_operations():
+                if op.type not in BRANCHES or graph.name not in branches_of(op):
+                    continue
+                if part.kind(op.inputs[0]) not in (Kind.CONST, Kind.GRADIENT):
+                    way_out = "let it depend on gradients, which are averaged"
+                    findings.whys.append(Why("the condition of an update", location(op), way_out))
+            graph = graph.outer_graph
 
 
 def _is_gradient(part: batch.Part, op: Any) -> bool:

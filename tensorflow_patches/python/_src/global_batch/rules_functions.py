@@ -32,11 +32,7 @@ def called(node: Node) -> list[Dependence]:
 
 def branched(node: Node) -> list[Dependence]:
     condition, inputs = node.deps[0], node.deps[1:]
-    if node.type in ("If", "StatelessIf"):
-        names = [node.op.get_attr(name).name for name in ("then_branch", "else_branch")]
-    else:
-        names = [branch.name for branch in node.op.get_attr("branches")]
-    branches = [node.analysis.inside(node.op, name, inputs) for name in names]
+    branches = [node.analysis.inside(node.op, name, inputs) for name in branches_of(node.op)]
     results = []
     for i in range(len(node.op.outputs)):
         dep = UNKNOWN if None in branches else branches[0].results()[i]
@@ -44,6 +40,13 @@ def branched(node: Node) -> list[Dependence]:
             dep = UNKNOWN if branch is None else joined(dep, branch.results()[i])
         results.append(_chosen(condition, dep))
     return results
+
+
+def branches_of(op: Any) -> list[str]:
+    """The names of the functions of which an op of BRANCHES calls one."""
+    if op.type in ("If", "StatelessIf"):
+        return [op.get_attr(name).name for name in ("then_branch", "else_branch")]
+    return [branch.name for branch in op.get_attr("branches")]
 
 
 def _chosen(condition: Dependence, dep: Dependence) -> Dependence:

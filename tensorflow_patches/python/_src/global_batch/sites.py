@@ -110,6 +110,7 @@ class Findings:
         self.gathered: list[Why] = []  # what is computed from the whole batch
         self.whys: list[Why] = []  # reasons not to split the batch
         self.judged: set[str] = set()  # names of the assignment ops that belong to a metric
+        self.updates: list[Any] = []  # the graphs in which optimizers are called
         self.whole_states: list[Any] = []  # variables of metrics that receive the whole batch
         self.values: dict[tuple[str, ...], Kind] = {}  # other values that the step returns, by path
 
