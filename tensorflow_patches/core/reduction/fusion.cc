@@ -95,7 +95,7 @@ Status Fusion::ReduceInPlace(const FusionEntry& entry, double scale, TimePoint d
 Status Fusion::ReduceInChunks(const FusionEntry& entry, double scale, TimePoint deadline) {
   const DataType type = entry.signature.dtype;
   const size_t count = Count(entry.signature);
-  const size_t chunk = std::min(count, std::max<size_t>(1, threshold_ / WireBytes(type, 1)));
+  const size_t chunk = std::min(count, chunk_bytes_ / WireBytes(type, 1));
   char* buffer = Buffer(WireBytes(type, chunk));
   for (size_t start = 0; start < count; start += chunk) {
     const size_t n = std::min(chunk, count - start);

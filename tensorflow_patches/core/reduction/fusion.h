@@ -7,9 +7,11 @@
 #ifndef TFMPI_CORE_REDUCTION_FUSION_H_
 #define TFMPI_CORE_REDUCTION_FUSION_H_
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "tensorflow_patches/core/base/sizes.h"
 #include "tensorflow_patches/core/gpu/gpu_reduction.h"
 #include "tensorflow_patches/core/memory/line_memory.h"
 #include "tensorflow_patches/core/request/fusion_entry.h"
@@ -20,9 +22,12 @@ namespace tfmpi {
 
 class Fusion {
  public:
-  // `threshold`: a single tensor that is not in wire form is reduced in chunks of so many bytes.
+  // `threshold`: a single tensor that is not in wire form is reduced in chunks of so many bytes, at
+  // least kAloneBytes.
   Fusion(Transport* transport, size_t threshold, GpuOptions gpus = GpuOptions())
-      : transport_(transport), threshold_(threshold), gpus_(transport, std::move(gpus)) {}
+      : transport_(transport),
+        chunk_bytes_(std::max(threshold, kAloneBytes)),
+        gpus_(transport, std::move(gpus)) {}
 
   // All entries have the same reduction and wire type. An average is divided by `contributors`.
   Status Allreduce(const std::vector<FusionEntry>& entries, int contributors, TimePoint deadline);
@@ -56,7 +61,7 @@ class Fusion {
   char* Buffer(size_t bytes);
 
   Transport* const transport_;
-  const size_t threshold_;
+  const size_t chunk_bytes_;
   GpuReduction gpus_;
   LineMemory buffer_;
   size_t buffer_bytes_ = 0;

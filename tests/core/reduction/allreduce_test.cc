@@ -99,7 +99,7 @@ TEST_P(AllreduceTest, LargeTensorsTravelInChunks) {
   Ranks ranks(GetParam());
   std::vector<Job> jobs;
   for (DataType type : {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32}) {
-    for (size_t count : {3 * kTestThreshold / 4, kTestThreshold + 1, 5 * kTestThreshold + 3}) {
+    for (size_t count : {3 * kAloneBytes / 16, kAloneBytes / 4 + 1, 5 * kAloneBytes / 4 + 3}) {
       const std::string name = std::string(Name(type)) + std::to_string(count);
       jobs.push_back({name, type, ReduceOp::kAverage, count, 1});
     }
@@ -171,6 +171,21 @@ TEST(PlainSumTest, IsTheTransportsPlainWay) {
   ranks.JoinAll();
 }
 
+// A transport of one rank.
+class CountsTransfers : public Decorated {
+ public:
+  explicit CountsTransfers(std::atomic<int>* transfers)
+      : Decorated(LocalGroup(1).CreateTransport(0)), transfers_(*transfers) {}
+  Status Allreduce(const void* in, void* out, const Reduction& reduction,
+                   TimePoint deadline) override {
+    ++transfers_;
+    return next_->Allreduce(in, out, reduction, deadline);
+  }
+
+ private:
+  std::atomic<int>& transfers_;
+};
+
 // A transport whose operations do not end in time.
 class LateTransport : public Decorated {
  public:
@@ -207,6 +222,26 @@ TEST(FusionTest, AfterAFailureMpiMayWriteToTheMemoryOfARankWithoutTheRequest) {
   signature.kind = OpKind::kBroadcast;
   EXPECT_FALSE(fusion.Broadcast(entry, TimePoint::max()).ok());
   *transport.out_ = 1;
+}
+
+// With any threshold: 0 says that every gradient is sent alone.
+TEST(FusionTest, NoTransferIsSmallerThanATensorThatIsSentAlone) {
+  std::atomic<int> transfers{0};
+  CountsTransfers transport(&transfers);
+  Fusion fusion(&transport, 0);
+  const auto transfers_of = [&](size_t count) {
+    const Job job = {"half", DataType::kFloat16, ReduceOp::kSum, count, 0};
+    const std::vector<char> in = MakeInput(job, 0);
+    std::vector<char> out(in.size());
+    Request request = MakeRequest(job, in.data(), out.data());
+    transfers = 0;
+    EXPECT_TRUE(fusion.Allreduce({{request.signature, &request}}, 1, TimePoint::max()).ok());
+    EXPECT_EQ(CheckOutput(job, {0}, out.data()), "");
+    return transfers.load();
+  };
+  EXPECT_EQ(transfers_of(100), 1);
+  EXPECT_EQ(transfers_of(kAloneBytes / sizeof(float)), 1);
+  EXPECT_EQ(transfers_of(kAloneBytes / sizeof(float) + 1), 2);
 }
 
 using EngineTest = TimedTest;
