@@ -54,12 +54,14 @@ class DroppedRows : public RowAccess {
 
 }  // namespace
 
-char* Fusion::Buffer(size_t bytes) {
-  if (bytes > buffer_bytes_) {
-    buffer_ = NewLineMemory(bytes);
-    buffer_bytes_ = bytes;
-  }
-  return buffer_.get();
+Status Fusion::Reserve(size_t bytes) {
+  if (bytes <= buffer_bytes_) return Status();
+  buffer_ = NewLineMemory(bytes);
+  buffer_bytes_ = buffer_ != nullptr ? bytes : 0;
+  if (buffer_ != nullptr) return Status();
+  return Status(Code::kUnavailable, "rank " + std::to_string(transport_->topology().rank) +
+                                        " has no memory for a buffer of " + std::to_string(bytes) +
+                                        " bytes; use fewer ranks per node or more memory");
 }
 
 Status Fusion::Allreduce(const std::vector<FusionEntry>& entries, int contributors,
@@ -81,7 +83,8 @@ Status Fusion::ReduceInPlace(const FusionEntry& entry, double scale, TimePoint d
   const void* in = entry.request != nullptr ? entry.request->input : nullptr;
   void* out = entry.request != nullptr ? entry.request->output : nullptr;
   if (entry.request == nullptr) {
-    in = out = Buffer(count * SizeOf(type));
+    TFMPI_RETURN_IF_NOT_OK(Reserve(count * SizeOf(type)));
+    in = out = buffer_.get();
     FillNeutral(WireType(type), entry.signature.op, out, count * WireElements(type));
   }
   if (entry.request != nullptr && entry.request->scale != 1) {
@@ -96,7 +99,8 @@ Status Fusion::ReduceInChunks(const FusionEntry& entry, double scale, TimePoint 
   const DataType type = entry.signature.dtype;
   const size_t count = Count(entry.signature);
   const size_t chunk = std::min(count, chunk_bytes_ / WireBytes(type, 1));
-  char* buffer = Buffer(WireBytes(type, chunk));
+  TFMPI_RETURN_IF_NOT_OK(Reserve(WireBytes(type, chunk)));
+  char* const buffer = buffer_.get();
   for (size_t start = 0; start < count; start += chunk) {
     const size_t n = std::min(chunk, count - start);
     const size_t offset = start * SizeOf(type);
@@ -127,7 +131,8 @@ Status Fusion::ReduceFused(const std::vector<FusionEntry>& entries, double scale
   // A request that is alone and has its own memory for the result needs no buffer here.
   const Request* const only = entries.size() == 1 ? entries.front().request : nullptr;
   const bool in_place = only != nullptr && only->output != nullptr;
-  char* const buffer = in_place ? static_cast<char*>(only->output) : Buffer(bytes);
+  if (!in_place) TFMPI_RETURN_IF_NOT_OK(Reserve(bytes));
+  char* const buffer = in_place ? static_cast<char*>(only->output) : buffer_.get();
   PackAll(entries, buffer, bytes);
   const Signature& common = Common(entries);
   const size_t count = bytes / SizeOf(WireType(common.dtype));
@@ -183,7 +188,10 @@ Status Fusion::Allgather(const FusionEntry& entry, const std::vector<int64_t>& r
   }
   // If there is no memory for the result, it goes to a temporary buffer, since the peers wait.
   const bool no_memory = entry.request != nullptr && out == nullptr;
-  if (out == nullptr) out = Buffer(total);
+  if (out == nullptr) {
+    TFMPI_RETURN_IF_NOT_OK(Reserve(total));
+    out = buffer_.get();
+  }
   if (total != 0) {
     const Span span(Stage::kReduce, "allgather", total);
     TFMPI_RETURN_IF_NOT_OK(transport_->Allgather(in, out, bytes, deadline));
@@ -213,7 +221,8 @@ Status Fusion::Broadcast(const FusionEntry& entry, TimePoint deadline) {
   if (entry.signature.on_gpu) return gpus_.Broadcast(entry, deadline);
   const size_t bytes = Count(entry.signature) * SizeOf(entry.signature.dtype);
   if (bytes == 0) return Status();
-  void* data = entry.request != nullptr ? entry.request->output : Buffer(bytes);
+  if (entry.request == nullptr) TFMPI_RETURN_IF_NOT_OK(Reserve(bytes));
+  void* data = entry.request != nullptr ? entry.request->output : buffer_.get();
   const Span span(Stage::kReduce, "broadcast", bytes);
   return transport_->Broadcast(data, bytes, entry.signature.root, deadline);
 }

@@ -57,8 +57,8 @@ class Fusion {
   // Reduces `count` elements in wire form, of a tensor like `signature`, over all ranks.
   Status Reduce(const void* in, void* out, size_t count, const Signature& signature, double scale,
                 TimePoint deadline);
-  // At least `bytes`; its contents are lost, and it moves, when a larger one is requested.
-  char* Buffer(size_t bytes);
+  // Makes `buffer_` at least this large; its contents are lost, and it moves, if it was smaller.
+  Status Reserve(size_t bytes);
 
   Transport* const transport_;
   const size_t chunk_bytes_;

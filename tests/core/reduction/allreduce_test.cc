@@ -244,6 +244,27 @@ TEST(FusionTest, NoTransferIsSmallerThanATensorThatIsSentAlone) {
   EXPECT_EQ(transfers_of(kAloneBytes / sizeof(float) + 1), 2);
 }
 
+// It ends with a reason.
+TEST(FusionTest, ARankWithoutMemoryForTheDataOfOthersFails) {
+  if (TFMPI_SANITIZED) GTEST_SKIP() << "sanitizers end the process";
+  constexpr int64_t kCount = int64_t{1} << 52;
+  LateTransport transport;
+  Fusion fusion(&transport, 0);
+  Signature signature = {OpKind::kAllreduce, ReduceOp::kSum, DataType::kFloat32, 0, {kCount}};
+  const FusionEntry entry = {signature, nullptr};
+  const Status status = fusion.Allreduce({entry}, 1, TimePoint::max());
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_EQ(status.message(),
+            "rank 0 has no memory for a buffer of 18014398509481984 bytes; use fewer ranks per "
+            "node or more memory");
+  signature.kind = OpKind::kAllgather;
+  const FusionEntry gather = {signature, nullptr};
+  EXPECT_EQ(fusion.Allgather(gather, {kCount}, TimePoint::max()).code(), Code::kUnavailable);
+  signature.kind = OpKind::kBroadcast;
+  EXPECT_EQ(fusion.Broadcast({signature, nullptr}, TimePoint::max()).code(), Code::kUnavailable);
+  EXPECT_EQ(transport.out_, nullptr);
+}
+
 using EngineTest = TimedTest;
 
 TEST_F(EngineTest, SmallTensorsShareCollectives) {
