@@ -281,6 +281,8 @@ std::string Coordinator::StallReport(const Pending& pending, TimePoint now) cons
          Seconds(now - pending.since) + " for " + NameRanks(missing) + " (" + details + ")";
 }
 
+// Requests for data count, too: at the beginning of a dataset, rank 0's script may wait in nothing
+// else. So a thread of rank 0 that reads ahead may cause posts while the script goes on.
 void Coordinator::PostRank0Waits(TimePoint now) {
   constexpr auto kPatience = std::chrono::milliseconds(200);
   if (now - last_rank_0_waits_post_ < kPatience) return;
