@@ -222,6 +222,14 @@ def predictions():
 
     total = keras.Sequential([keras.layers.InputLayer((3,)), Total()])
     found["total"] = {"total": encode(total.predict(X, batch_size=BATCH, verbose=0))}
+
+    class Text(keras.layers.Layer):
+        def call(self, inputs):
+            return tf.strings.as_string(inputs[:, 0])
+
+    text = keras.Sequential([keras.layers.InputLayer((3,)), Text()])
+    texts = text.predict(X, batch_size=BATCH, verbose=0)
+    found["text"] = {"text": encode(np.array([float(one) for one in texts]))}
     return found
 
 
