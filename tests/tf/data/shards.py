@@ -195,6 +195,10 @@ TRAINED = {
 }
 
 
+def by_python(row):
+    return tf.ensure_shape(tf.numpy_function(lambda x: x, [row], tf.float32), [3])
+
+
 def predictions():
     keras.utils.set_random_seed(3)
     x = keras.Input((3,))
@@ -206,6 +210,7 @@ def predictions():
         "unknown": (batched.filter(lambda row: row[0] < 0).batch(4), {}),
         "generator": (((X[i : i + 4],) for i in range(0, SAMPLES, 4)), {}),
         "steps": (batched.batch(4).repeat(), {"steps": 7}),
+        "python": (batched.map(by_python).batch(4), {}),
     }
     found = {}
     for name, (data, arguments) in given.items():

@@ -97,6 +97,9 @@ def test_predict_returns_all_rows_in_order(runs):
         for rank in runs.ranks:
             assert_close(rank["predicted"][name], alone, 1e-6)
     assert ["each rank predicts once more" in text for text in runs.said][:2] == [True, False]
+    assert "predict: the samples may differ by rank, because Python code" in runs.said[0]
+    assert "does all the work on them ('by_python'), and only the model's" in runs.said[0]
+    assert "scan()" not in runs.said[0]
 
 
 @pytest.mark.parametrize("framework", ["keras", full("tf_keras")])

@@ -214,7 +214,7 @@ class Valid(Steps):
         with tf.GradientTape() as tape:
             loss = self.loss_of(y, self(x, training=True))
         self.update(tape, loss)
-        return {"valid": loss}
+        return {"loss" if LEGACY else "valid": loss}  # Keras 3's "loss" is its own metric
 
 
 def valid() -> dict[str, Any]:

@@ -213,23 +213,46 @@ def _to_predict(
     if made is not None:
         stream = made
     elif not same:
+        _report_undivided(given)
         stream = stream._replace(dataset=call.note_elements(given.dataset))
     draws = found is not None and found.draws_rows
     return Feed(
-        call.record(_part(given, stream, batch_shard.maybe_shard), as_shards=draws),
+        call.record(
+            _part(given, stream, batch_shard.maybe_shard, selects=made is not None or same),
+            as_shards=draws,
+        ),
         None if stream.length == "endless" else stream.length,
     )
 
 
+def _report_undivided(given: Given) -> None:
+    work = selection.mapping_functions(given.dataset)
+    if work:
+        log.once(
+            "predict: the samples may differ by rank, because Python code, a random op or "
+            "one with a state makes or changes them. So every rank does all the work on them "
+            f"({', '.join(work[:3])}), and only the model's is divided. To divide more, use maps "
+            "that contain other TensorFlow ops only",
+            key="predict undivided",
+        )
+
+
 def _part(
-    given: Given, stream: streams.Stream, element: Callable[[Any, Any, Any, Any], Any]
+    given: Given,
+    stream: streams.Stream,
+    element: Callable[[Any, Any, Any, Any], Any],
+    selects: bool = True,
 ) -> Any:
     """This rank's samples. Reads two batches ahead; none if all ranks must request them together;
-    one, on all ranks, if making them has side effects (see _of_generator)."""
-    if given.sizes is not None:  # Keras slices arrays into batches: no work on single samples
-        part = batch_shard.shard_batches(stream.dataset, element)
-    else:
+    one, on all ranks, if making them has side effects (see _of_generator).
+
+    Args:
+      selects: whether the work on other ranks' samples may be left out.
+    """
+    if given.sizes is None and selects:
         part = selection.shard_batches(stream, element)
+    else:  # Keras slices arrays into batches: no work on single samples
+        part = batch_shard.shard_batches(stream.dataset, element)
     if stream.has_effects:
         return part.prefetch(1)
     return part if stream.exchanged else part.prefetch(_AHEAD)

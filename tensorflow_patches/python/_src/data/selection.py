@@ -440,7 +440,7 @@ def _report_walls(dataset: Any, found: Found) -> None:
         divided = {id(one) for one in found.divided}
         log.debug(f"plan: input pipeline: {_plan(dataset, divided)}", once=True)
     for wall in found.walls:
-        work = [name for name in map(_function_name, determinism.sources(wall.dataset)) if name]
+        work = mapping_functions(wall.dataset)
         if work and not transformations.is_filled_file(wall.dataset):
             what, why, remedy = _described(wall)
             log.once(
@@ -449,6 +449,11 @@ def _report_walls(dataset: Any, found: Found) -> None:
                 f"divide more, {remedy}",
                 key=f"wall {what}",
             )
+
+
+def mapping_functions(dataset: Any) -> list[str]:
+    """The names of the script's functions that map the elements of `dataset`, for users."""
+    return [name for name in map(_function_name, determinism.sources(dataset)) if name]
 
 
 def _plan(dataset: Any, divided: set[int]) -> str:

@@ -117,7 +117,6 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
         )
     )
     handler._dataset = dataset_shard.without_sharding(feed.dataset)
-    calls.note_data(feed.dataset.element_spec)
     if feed.in_turn and steps_per_epoch not in (None, -1):
         handler._tf_mpi_steps = math.ceil(steps_per_epoch / group.size)
     elif steps_per_epoch is None:
@@ -126,6 +125,7 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
     if handler._model is not None:
         feeds.wrap_steps(handler._model)
         _build_states(handler._model, feed.dataset.element_spec)
+    calls.note_data(feed.dataset.element_spec)
 
 
 def _step(spec: Any) -> plan.Step | None:
@@ -176,11 +176,23 @@ def _build_states(model: Any, shard: Any) -> None:
     if not model.built and call is not None and call.kind != "fit":
         _try(model, lambda given: model(_inputs(given), training=False), data)
     metrics = getattr(model, "compiled_metrics", None)
-    if not isinstance(shard, batch_shard.MaybeShard) or metrics is None:
+    if not isinstance(shard, batch_shard.MaybeShard) or metrics is None or call is None:
         return
-    if model.built and getattr(metrics, "built", True) and model.compiled_loss.built:
+    loss, builds_loss = model.compiled_loss, _builds_loss(model, call)
+    loss_built = loss.built
+    if model.built and getattr(metrics, "built", True) and (loss_built or not builds_loss):
         return
     _try(model, model.test_step, data)
+    if not builds_loss:
+        loss._built = loss_built
+
+
+def _builds_loss(model: Any, call: Any) -> bool:
+    """Whether the step builds the metric "loss". A step of the script's own, in a model compiled
+    without a loss, does not, and the metric's 0 would replace the loss that the step returns."""
+    name = plan.STEPS[calls.used_by(call)]
+    stock = getattr(hooking.used("tf_keras.src.engine.training:Model"), name)
+    return model.compiled_loss._user_losses is not None or getattr(type(model), name) is stock
 
 
 def _inputs(given: Any) -> Any:
