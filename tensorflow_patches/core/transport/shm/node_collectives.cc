@@ -63,7 +63,7 @@ struct NodeCollectives::Shares {
       if (r != memory.rank()) copy(slot + InSlot(r), from + Offset(r, chunk), Bytes(r, chunk));
     }
   }
-  // Approximately, because the shares differ by a few lines; only used to choose how to copy.
+  // Approximately, since the shares differ by a few cache lines; only used to choose how to copy.
   size_t BytesOfOthers(uint64_t chunk) const {
     const NodeMemory& memory = node.memory_;
     return Bytes(memory.rank(), chunk) * static_cast<size_t>(memory.ranks() - 1);
