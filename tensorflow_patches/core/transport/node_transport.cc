@@ -182,10 +182,9 @@ class NodeTransport : public Transport {
     for (size_t start = 0; start < reduction.count; start += kStageBytes / element) {
       Reduction stage = reduction;
       stage.count = std::min(kStageBytes / element, reduction.count - start);
-      const Status status =
-          AllreduceStage(static_cast<const char*>(in) + start * element,
-                         static_cast<char*>(out) + start * element, stage, deadline);
-      if (!status.ok()) return status;
+      TFMPI_RETURN_IF_NOT_OK(AllreduceStage(static_cast<const char*>(in) + start * element,
+                                            static_cast<char*>(out) + start * element, stage,
+                                            deadline));
     }
     return Status();
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace tfmpi {
@@ -53,11 +54,11 @@ struct Setting {
 // `settings`: RollCallOptions::settings by rank. The result is in order of first occurrence.
 std::vector<Setting> Collect(const std::vector<std::string>& settings) {
   std::vector<Setting> all;
-  std::map<std::string, size_t> places;
+  std::set<std::string> names;
   for (const std::string& text : settings) {
     for (const std::string& line : Lines(text)) {
       const std::string name = line.substr(0, line.find('='));
-      if (places.emplace(name, all.size()).second) all.push_back({name, {}});
+      if (names.insert(name).second) all.push_back({name, {}});
     }
   }
   for (size_t rank = 0; rank < settings.size(); ++rank) {

@@ -14,7 +14,7 @@ StoreTrials::Way StoreTrials::Next(size_t bytes) {
 
 void StoreTrials::Record(size_t bytes, Clock::duration time) {
   wait_ = kChunksBetweenTrials;
-  if (cached_bytes_ == 0 || cached_bytes_ != bytes) {
+  if (cached_bytes_ != bytes) {
     cached_bytes_ = bytes;
     cached_time_ = time;
     return;

@@ -103,8 +103,8 @@ size_t NodeCollectives::ShareStart(size_t count, int rank) const {
   return std::min(count, grains * rank / memory_.ranks() * kGrain);
 }
 
-template <typename Counter>
-bool NodeCollectives::AllPeersReached(Counter counter, uint64_t chunks) const {
+bool NodeCollectives::AllPeersReached(std::atomic<uint64_t> RankState::*counter,
+                                      uint64_t chunks) const {
   for (int r = 0; r < memory_.ranks(); ++r) {
     if (r != memory_.rank() &&
         (memory_.state(r).*counter).load(std::memory_order_seq_cst) < chunks) {

@@ -67,8 +67,7 @@ class NodeCollectives {
   // Reduces `count` elements of sources_ into `out` and, for the peers, `slot`. May advance the
   // pointers in sources_.
   void ReduceForAll(const Reduction& reduction, size_t count, char* out, char* slot);
-  template <typename Counter>
-  bool AllPeersReached(Counter counter, uint64_t chunks) const;
+  bool AllPeersReached(std::atomic<uint64_t> RankState::*counter, uint64_t chunks) const;
 
   const NodeMemory memory_;
   uint64_t base_ = 0;  // chunks of all earlier operations
