@@ -178,6 +178,7 @@ class NodeTransport : public Transport {
     if (memory_.ranks() == 1 && options_.wire == DataType::kFloat32) {
       return rail_->Allreduce(in, out, reduction, deadline);
     }
+    // In stages, which also limit RoundingRail's buffer.
     const size_t element = SizeOf(reduction.type);
     for (size_t start = 0; start < reduction.count; start += kStageBytes / element) {
       Reduction stage = reduction;
