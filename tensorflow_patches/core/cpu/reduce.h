@@ -12,7 +12,7 @@
 
 namespace tfmpi {
 
-// Whether the wire form of `type` equals its memory layout, so that it can be reduced in place.
+// Whether the wire form of `type` is its memory layout, so that it can be reduced in place.
 bool IsWireForm(DataType type);
 
 // Converts `count` elements of `type` to wire form and multiplies each by `scale`: 1 keeps every
