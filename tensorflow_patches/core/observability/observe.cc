@@ -89,8 +89,8 @@ RankEvents OwnEvents(const Topology& topology, const Observation& observation) {
   return {topology.rank, HostName(), observation.clock_offset, CopyEvents()};
 }
 
-// Appends every rank's `own` to rank 0's `all`, in rank order. Collective. One at a time, so that
-// the other ranks of rank 0's node, which receive them, too, need not hold all of them.
+// Appends every rank's `own` to rank 0's `all`, in rank order. Collective. One at a time, since the
+// other ranks receive them, too, and drop each.
 Status GatherStrings(Transport* transport, const std::string& own, TimePoint deadline,
                      std::vector<std::string>* all) {
   const Topology& topology = transport->topology();

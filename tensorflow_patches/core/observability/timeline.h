@@ -55,7 +55,7 @@ struct Event {
 
 struct ThreadEvents {
   std::string name;
-  std::vector<Event> events;  // in the order of recording; only kWaits are recorded after their end
+  std::vector<Event> events;  // recorded in this order, each at its end, but a kWait later
 };
 
 // Everything that one process has recorded.
