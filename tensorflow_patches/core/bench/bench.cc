@@ -381,7 +381,6 @@ Status Bench::Run(BenchResult* result) {
   TFMPI_RETURN_IF_NOT_OK(CheckMemory());
   const std::vector<BenchWay> ways = Ways();
   const TimePoint start = Clock::now();
-  more_ = 1;
   for (int sample = -1; more_ != 0; ++sample) {  // the first one is a warm-up
     for (BenchWay way : ways) {
       double seconds = 0;
