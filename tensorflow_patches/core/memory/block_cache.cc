@@ -47,7 +47,7 @@ void* BlockCache::Allocate(size_t bytes, TimePoint now) {
   while (!waiting_.empty() && now - waiting_.front().since > kLongestWait) Unmap(waiting_.begin());
   char* block = TakeWaiting(rounded);
   if (block == nullptr) {
-    // What exceeds this limit is taken from waiting blocks, or waiting blocks are unmapped.
+    // For what exceeds this limit, waiting blocks lose pages to the new block or are unmapped.
     size_t max_total = std::max(max_in_use_, bytes_in_use_ + rounded);
     max_total += std::min(max_total / 2, max_spare_);
     const size_t new_bytes = std::min(rounded, max_total - bytes_in_use_ - bytes_waiting_);
