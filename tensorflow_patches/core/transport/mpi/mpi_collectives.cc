@@ -86,7 +86,7 @@ int AllreducePairwise(const Group& group, const char* in, char* out, const Reduc
   Backoff backoff;
   while (ended < chunks) {
     bool moved = false;
-    // In order, so that all ranks run a chunk on the same exchange.
+    // In order, so that all ranks use the same exchange for a chunk.
     if (started < chunks && !exchanges[started % kChunksInFlight].busy()) {
       const size_t first = reduction.count * started / chunks;
       Reduction chunk = reduction;

@@ -24,8 +24,7 @@ namespace tfmpi {
 
 class NodeCollectives {
  public:
-  // `has_failed_rank`: called when an operation waits long, which fails if the result is true. May
-  // be null.
+  // `has_failed_rank`, if not null: whether an operation that has waited long must fail.
   explicit NodeCollectives(const NodeMemory& memory, Stores stores = Stores::kAuto,
                            std::function<bool()> has_failed_rank = nullptr)
       : memory_(memory), writer_(stores), has_failed_rank_(std::move(has_failed_rank)) {}
@@ -64,8 +63,7 @@ class NodeCollectives {
   template <typename Put, typename Reduce, typename Take>
   Status Run(uint64_t chunks, bool reduces, const Put& put, const Reduce& reduce, const Take& take,
              TimePoint deadline);
-  // Reduces `count` elements of sources_ into `out` and, for the peers, `slot`. May advance the
-  // pointers in sources_.
+  // Reduces `count` elements of sources_, which it may advance, to `out` and, for peers, to `slot`.
   void ReduceForAll(const Reduction& reduction, size_t count, char* out, char* slot);
   bool AllPeersReached(std::atomic<uint64_t> RankState::*counter, uint64_t chunks) const;
 
