@@ -187,6 +187,7 @@ size_t GatheredRows::Sum() {
   }
   size_t rows = indices_.size();
   for (size_t gap = 0; gap < gaps.size(); ++gap) {
+    // A gap at the end needs no row.
     for (; gap < gaps.size() && gaps.back() == rows - 1; --rows) gaps.pop_back();
     if (gap == gaps.size()) break;
     --rows;

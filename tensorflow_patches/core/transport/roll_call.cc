@@ -126,7 +126,6 @@ class Caller {
   }
 
  private:
-  // Waits for the settings of every rank that is not yet `arrived`.
   Status ReceiveSettings(TimePoint deadline, std::vector<bool>* arrived,
                          std::vector<std::string>* settings) {
     std::vector<int> missing;

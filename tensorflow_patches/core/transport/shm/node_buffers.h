@@ -53,7 +53,6 @@ class NodeBuffers {
 
   // Reduces the data at `offset` of each buffer. On return all shares are complete.
   Status Allreduce(size_t offset, const Reduction& reduction, TimePoint deadline);
-  // The first element of a rank's share.
   size_t ShareStart(size_t count, int rank) const { return node_->ShareStart(count, rank); }
   Status Barrier(TimePoint deadline) { return node_->Barrier(deadline); }
 
