@@ -85,7 +85,7 @@ class Round {
   }
 
   void EndOne(const Status& ended) { EndOne({ended, SecondsSince(start_)}); }
-  // As above, with the time; the round's is that of its last request.
+  // With a time from the caller. The round's time is that of its last request.
   void EndOne(const Timed& ended) {
     std::shared_ptr<Round> self;  // released after the mutex
     std::lock_guard<std::mutex> lock(mutex_);
@@ -140,7 +140,7 @@ class Bench : public std::enable_shared_from_this<Bench> {
   Timed RunRound(std::vector<Request> requests, const std::string& what);
   Timed TooLong(const std::string& what) const;
   Status CheckMemory();
-  Status Agree();
+  Status BroadcastMore();
   Status TakeSlowest();
   std::vector<BenchWay> Ways() const;
 
@@ -173,7 +173,7 @@ Bench::Bench(Engine* engine, const BenchCase& bench_case)
   input_ = of_rank(topology_.rank);
   const size_t tensors =
       static_cast<size_t>(case_.tensors) * std::max(case_.direct_rounds, case_.engine_rounds);
-  // Aligned like TensorFlow's; null only without memory, not without elements.
+  // Aligned like TensorFlow's memory. At least a byte, so that null always means a lack of memory.
   const auto allocate = [](size_t bytes) { return NewLineMemory(std::max<size_t>(1, bytes)); };
   inputs_ = allocate(needed_ = tensors * bytes_);
   if (case_.kind == OpKind::kAllgather) {
@@ -358,8 +358,7 @@ Status Bench::CheckMemory() {
                                         " bytes; use smaller --sizes");
 }
 
-// Broadcasts rank 0's `more_`.
-Status Bench::Agree() {
+Status Bench::BroadcastMore() {
   const Signature byte = {OpKind::kBroadcast, ReduceOp::kSum, DataType::kUint8, 0, {1}};
   return RunRound({InPlace(" once more", byte, &more_)}, label_ + " once more").status;
 }
@@ -371,7 +370,7 @@ Status Bench::TakeSlowest() {
   return RunRound({InPlace(" slowest", all, seconds_.data())}, label_ + " slowest").status;
 }
 
-// Half and bfloat16 are sent as float32; only the engine accepts them directly.
+// The engine sends half and bfloat16 as float32, so the other ways would transfer other data.
 std::vector<BenchWay> Bench::Ways() const {
   if (case_.kind == OpKind::kAllgather) return {BenchWay::kTransport, BenchWay::kEngine};
   if (!IsWireForm(case_.dtype)) return {BenchWay::kEngine};
@@ -382,7 +381,6 @@ Status Bench::Run(BenchResult* result) {
   TFMPI_RETURN_IF_NOT_OK(CheckMemory());
   const std::vector<BenchWay> ways = Ways();
   const TimePoint start = Clock::now();
-  more_ = 1;
   for (int sample = -1; more_ != 0; ++sample) {  // the first one is a warm-up
     for (BenchWay way : ways) {
       double seconds = 0;
@@ -392,7 +390,7 @@ Status Bench::Run(BenchResult* result) {
     const int taken = sample + 1;
     more_ = taken < case_.min_samples ||
             (taken < case_.max_samples && SecondsSince(start) < case_.budget);
-    TFMPI_RETURN_IF_NOT_OK(Agree());
+    TFMPI_RETURN_IF_NOT_OK(BroadcastMore());
   }
   TFMPI_RETURN_IF_NOT_OK(TakeSlowest());
   for (size_t i = 0; i < seconds_.size(); ++i) {

@@ -160,9 +160,9 @@ struct Product {
   }
 };
 
-// T: the type in memory; A: the type of the partial results; Form: Identity, AsFloat16 or
-// AsBfloat16. ivdep: an iteration reads no element that an earlier one has written, although a
-// source may be `out`.
+// In the functions below, T is the type in memory, A the type of the partial results, and Form
+// Identity, AsFloat16 or AsBfloat16. ivdep: an iteration reads no element that an earlier one has
+// written, although a source may be `out`.
 
 // Combines `partial` and the last source, if there is one, into the result.
 template <typename Form, typename Op, typename T, typename A, typename Finish>

@@ -12,11 +12,11 @@
 
 namespace tfmpi {
 
-// Whether the wire form of `type` equals its memory layout, so that it can be reduced in place.
+// Whether the wire form of `type` is its memory layout, so that it can be reduced in place.
 bool IsWireForm(DataType type);
 
 // Converts `count` elements of `type` to wire form and multiplies each by `scale`: 1 keeps every
-// bit, 0 gives zeros whatever `in` contains. Half and bfloat16 are widened to float32 exactly, then
+// bit, 0 gives zeros even for NaN. Half and bfloat16 are widened to float32 exactly, then
 // multiplied. Where the wire form is the memory layout, `in` may equal `wire`. Integers allow only
 // the scales 0 and 1.
 void Pack(DataType type, const void* in, void* wire, size_t count, double scale);

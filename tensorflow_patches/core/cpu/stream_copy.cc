@@ -21,7 +21,7 @@ void StreamLines(char* to, const char* from, size_t bytes) {
   }
 }
 
-// For rows at scattered addresses: misses in the TLB overlap only among the stores in flight, and
+// Faster for rows at scattered addresses: TLB misses overlap only among the stores in flight, and
 // wider stores cover more rows.
 __attribute__((target("avx2"))) void StreamLinesWide(char* to, const char* from, size_t bytes) {
   for (size_t i = 0; i < bytes; i += sizeof(__m256i)) {

@@ -42,26 +42,27 @@ char* Map(size_t bytes) {
 
 void* BlockCache::Allocate(size_t bytes, TimePoint now) {
   if (bytes < kMinBytes || bytes > SIZE_MAX / 2) return nullptr;
-  const size_t whole = Rounded(bytes);
+  const size_t rounded = Rounded(bytes);
   std::lock_guard<std::mutex> lock(mutex_);
   while (!waiting_.empty() && now - waiting_.front().since > kLongestWait) Unmap(waiting_.begin());
-  char* block = TakeWaiting(whole);
+  char* block = TakeWaiting(rounded);
   if (block == nullptr) {
-    // Beyond this limit the block gets pages of waiting blocks, and these are unmapped.
-    size_t max_total = std::max(max_in_use_, bytes_in_use_ + whole);
+    // For what exceeds this limit, waiting blocks lose pages to the new block or are unmapped.
+    size_t max_total = std::max(max_in_use_, bytes_in_use_ + rounded);
     max_total += std::min(max_total / 2, max_spare_);
-    const size_t new_bytes = std::min(whole, max_total - bytes_in_use_ - bytes_waiting_);
-    Block created = {Map(whole), whole, {}, {}};
+    const size_t new_bytes = std::min(rounded, max_total - bytes_in_use_ - bytes_waiting_);
+    Block created = {Map(rounded), rounded, {}, {}};
     if (created.start == nullptr) return nullptr;
-    if (whole >= kMinLarge && !MoveWaitingPages(RoundedTo(kPage, whole - new_bytes), &created)) {
-      munmap(created.start, whole);
-      created = {Map(whole), whole, {}, {}};
+    if (rounded >= kMinLarge &&
+        !MoveWaitingPages(RoundedTo(kPage, rounded - new_bytes), &created)) {
+      munmap(created.start, rounded);
+      created = {Map(rounded), rounded, {}, {}};
       if (created.start == nullptr) return nullptr;
     }
     const size_t moved =
         std::accumulate(created.mappings.begin(), created.mappings.end(), size_t{0});
-    if (moved < whole) created.mappings.push_back(whole - moved);
-    while (bytes_in_use_ + whole + bytes_waiting_ > max_total) Unmap(waiting_.begin());
+    if (moved < rounded) created.mappings.push_back(rounded - moved);
+    while (bytes_in_use_ + rounded + bytes_waiting_ > max_total) Unmap(waiting_.begin());
     mappings_ += created.mappings.size();
     block = created.start;
     in_use_[block] = std::move(created);
@@ -87,9 +88,9 @@ char* BlockCache::TakeWaiting(size_t bytes) {
   return block;
 }
 
-// Moves large pages of waiting blocks to the beginning of a newly mapped block: `bytes`, or as many
-// as there are. Starts with the block freed last, which a repeating step needs last. False if the
-// kernel refuses or there are too many mappings; the pages moved so far are then lost.
+// Moves `bytes` of large pages, or as many as there are, from waiting blocks to the beginning of a
+// newly mapped block. Starts with the block freed last, which a repeating step needs last. False if
+// the kernel refuses or there are too many mappings; the pages moved so far are then lost.
 bool BlockCache::MoveWaitingPages(size_t bytes, Block* to) {
   size_t moved = 0;
   for (auto after = waiting_.end(); after != waiting_.begin() && moved < bytes;) {

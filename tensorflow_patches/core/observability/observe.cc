@@ -49,10 +49,9 @@ Status Ping(Transport* transport, int peer, const std::function<int64_t()>& now,
   int64_t quickest = INT64_MAX;
   for (int i = 0; i < kMaxPings && (i < kMinPings || quickest > kQuick); ++i) {
     const int64_t sent = now();
-    Status status = transport->Send(peer, kQuestion);
+    TFMPI_RETURN_IF_NOT_OK(transport->Send(peer, kQuestion));
     std::string answer;
-    if (status.ok()) status = AwaitMessage(transport, deadline, &answer);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(AwaitMessage(transport, deadline, &answer));
     const int64_t received = now();
     int64_t theirs = 0;
     if (answer.size() != sizeof theirs)
@@ -69,13 +68,11 @@ Status Ping(Transport* transport, int peer, const std::function<int64_t()>& now,
 Status Answer(Transport* transport, const std::function<int64_t()>& now, TimePoint deadline) {
   while (true) {
     std::string question;
-    Status status = AwaitMessage(transport, deadline, &question);
+    TFMPI_RETURN_IF_NOT_OK(AwaitMessage(transport, deadline, &question));
     const int64_t time = now();
-    if (status.ok() && question == kEnough) return status;
-    if (status.ok()) {
-      status = transport->Send(0, std::string(reinterpret_cast<const char*>(&time), sizeof time));
-    }
-    if (!status.ok()) return status;
+    if (question == kEnough) return Status();
+    TFMPI_RETURN_IF_NOT_OK(
+        transport->Send(0, std::string(reinterpret_cast<const char*>(&time), sizeof time)));
   }
 }
 
@@ -89,8 +86,8 @@ RankEvents OwnEvents(const Topology& topology, const Observation& observation) {
   return {topology.rank, HostName(), observation.clock_offset, CopyEvents()};
 }
 
-// Appends every rank's `own` to rank 0's `all`, in rank order. Collective. One at a time, so that
-// the other ranks of rank 0's node, which receive them, too, need not hold all of them.
+// Appends every rank's `own` to rank 0's `all`, in rank order. Collective. One at a time, since the
+// other ranks receive them, too, and drop each.
 Status GatherStrings(Transport* transport, const std::string& own, TimePoint deadline,
                      std::vector<std::string>* all) {
   const Topology& topology = transport->topology();

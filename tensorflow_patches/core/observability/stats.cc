@@ -13,8 +13,8 @@ constexpr size_t kMaxNames = size_t{1} << 16;
 
 }  // namespace
 
-// How long some gradient was outstanding until `time`, but at least until the current interval
-// began.
+// The time up to `time` in which some gradient was outstanding. A `time` before the current
+// interval counts as its begin.
 Clock::duration CommunicationStats::Busy(TimePoint time) const {
   const TimePoint until = outstanding_ > 0 ? time : std::min(time, busy_until_);
   return busy_before_ + std::max(until - busy_since_, Clock::duration::zero());
@@ -27,7 +27,7 @@ void CommunicationStats::NoteSubmission(const Request& request) {
     ++numbers_.steps;
   }
   numbers_.gradients += Tensors(request.signature);
-  // Begins an interval, unless it was submitted before the previous gradient was completed.
+  // Begins an interval, unless this gradient was submitted before the previous one was complete.
   if (outstanding_ == 0 && time > busy_until_) {
     busy_before_ += busy_until_ - busy_since_;
     busy_since_ = busy_until_ = time;
@@ -36,7 +36,7 @@ void CommunicationStats::NoteSubmission(const Request& request) {
   busy_at_last_submit_ = std::max(busy_at_last_submit_, Busy(time));
 }
 
-// Whether this gradient begins a step: the first one ever, or one that this step has already had.
+// Notes a gradient. Whether it begins a step: the first one ever, or one that this step has had.
 bool CommunicationStats::BeginsStep(const std::string& name) {
   if (last_step_.size() >= kMaxNames && last_step_.count(name) == 0) return false;
   uint64_t& last = last_step_[name];  // 0: never

@@ -28,7 +28,7 @@ constexpr size_t kMaxBlocks = kMaxEvents / kBlockEvents;
 constexpr uint32_t kMaxNewNames = 1 << 15;
 
 // The events of one thread. Besides that thread only CopyEvents, DropOldest and DropNames take the
-// lock, so it is usually free. If both are needed, the recorder's lock is taken first.
+// lock, so it is usually free. A thread that needs both locks takes the recorder's first.
 struct Buffer {
   std::mutex mutex;
   std::string name;
@@ -92,7 +92,7 @@ void DropNames(Recorder* recorder) {
   recorder->generation.fetch_add(1, std::memory_order_relaxed);
 }
 
-// The number of `name`; 0 if it is empty or no events are recorded. A thread looks each name up in
+// The number of `name`; 0 if it is empty or kRecordEvents is off. A thread looks each name up in
 // the shared table only once, until names are dropped.
 uint32_t NumberOf(std::string_view name) {
   if (name.empty() || (Recording() & kRecordEvents) == 0) return 0;

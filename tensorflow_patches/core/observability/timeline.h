@@ -25,9 +25,9 @@ enum class Stage : uint8_t {
   kResponse = 2,  // communication thread: one agreed operation; contains the next three
   kPack = 3,
   kReduce = 4,  // inside the transport
-  kUnpack = 5,
-  kApply = 6,  // the stock kernel
-  kInput = 7,  // waiting for a batch that was requested from an input pipeline
+  kUnpack = 5,  // also, on a thread of TensorFlow, the sum of gathered sparse rows
+  kApply = 6,   // the stock kernel
+  kInput = 7,   // waiting for a batch that was requested from an input pipeline
 };
 inline constexpr int kNumStages = 8;
 const char* Name(Stage stage);
@@ -55,7 +55,7 @@ struct Event {
 
 struct ThreadEvents {
   std::string name;
-  std::vector<Event> events;  // in the order of recording; only kWaits are recorded after their end
+  std::vector<Event> events;  // recorded in this order, each at its end, but a kWait later
 };
 
 // Everything that one process has recorded.

@@ -19,7 +19,7 @@ constexpr size_t kMaxNamesShown = 64;  // tensors of a response
 
 template <typename Io, typename Data>
 void RankFields(Io* io, Data& rank) {
-  const auto text = [&](auto& text) { io->String(text); };
+  const auto text = [&](auto& value) { io->String(value); };
   io->Signed(rank.rank);
   io->String(rank.host);
   io->Signed(rank.clock_offset);
@@ -136,7 +136,7 @@ class RankWriter {
     WriteLine(json + ",\"dur\":" + Microseconds(end - start) + ",\"args\":{" + args + "}}");
   }
 
-  // Collects the tensors of each response: a wait has the name of a tensor and its response.
+  // Collects the tensors of each response. A wait has a tensor's name and its response's number.
   void CollectTensors() {
     for (const ThreadEvents& thread : rank_.events.threads) {
       for (const Event& event : thread.events) {

@@ -23,7 +23,7 @@ struct RankEvents {
   Events events;
 };
 
-// At most about `most_bytes`: the earliest events are left out, and counted as dropped.
+// Returns at most about `most_bytes`: the earliest events are left out, and counted as dropped.
 std::string Encode(RankEvents events, size_t most_bytes);
 bool Decode(const std::string& bytes, RankEvents* events);
 

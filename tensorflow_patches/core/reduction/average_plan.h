@@ -26,7 +26,7 @@ class AveragePlan {
     std::string name;
     Signature signature;
     std::vector<size_t> tensors;  // their indices
-    std::vector<size_t> starts;   // by tensor, if there are several: where its elements begin
+    std::vector<size_t> starts;   // of several tensors: where each begins, in elements
   };
   const std::vector<Entry>& entries() const { return entries_; }
 
@@ -37,8 +37,8 @@ class AveragePlan {
   };
 
   // The requests of one step, without `done`. `buffers`, by tensor: Request::input and output.
-  // `outputs`, by entry: for an entry of several tensors Request::output, or null if their buffers
-  // have outputs. `fingerprints`: whether to compute Request::fingerprint.
+  // `outputs`, by entry: Request::output of an entry of several tensors; null if `buffers` has
+  // their outputs. `fingerprints`: whether to compute Request::fingerprint.
   std::vector<Request> Requests(const std::vector<Request::Buffers>& buffers,
                                 const std::vector<void*>& outputs, const Weight& weight,
                                 bool fingerprints) const;

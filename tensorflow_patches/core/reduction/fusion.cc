@@ -86,8 +86,7 @@ Status Fusion::ReduceInPlace(const FusionEntry& entry, double scale, TimePoint d
     TFMPI_RETURN_IF_NOT_OK(Reserve(count * SizeOf(type)));
     in = out = buffer_.get();
     FillNeutral(WireType(type), entry.signature.op, out, count * WireElements(type));
-  }
-  if (entry.request != nullptr && entry.request->scale != 1) {
+  } else if (entry.request->scale != 1) {
     const Span span(Stage::kPack, "", count * SizeOf(type));
     Pack(type, in, out, count, entry.request->scale);
     in = out;
@@ -111,9 +110,8 @@ Status Fusion::ReduceInChunks(const FusionEntry& entry, double scale, TimePoint 
     } else {
       FillNeutral(WireType(type), entry.signature.op, buffer, n * WireElements(type));
     }
-    const Status status =
-        Reduce(buffer, buffer, n * WireElements(type), entry.signature, scale, deadline);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(
+        Reduce(buffer, buffer, n * WireElements(type), entry.signature, scale, deadline));
     if (entry.request != nullptr) {
       const Span span(Stage::kUnpack, "", n * SizeOf(type));
       Unpack(type, buffer, static_cast<char*>(entry.request->output) + offset, n, 1);

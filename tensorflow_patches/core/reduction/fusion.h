@@ -1,8 +1,8 @@
 // Executes one agreed response on this rank: pack, transport, unpack.
 //
 // Small tensors share a buffer; a tensor in wire form that is sent alone is reduced in place. For
-// data on GPUs see core/gpu/gpu_reduction.h. Called on the communication thread. It owns the fusion
-// buffer and keeps it between steps, since newly allocated memory costs page faults.
+// data on GPUs see core/gpu/gpu_reduction.h. Called on the communication thread. The buffer is kept
+// between steps, since newly allocated memory costs page faults.
 
 #ifndef TFMPI_CORE_REDUCTION_FUSION_H_
 #define TFMPI_CORE_REDUCTION_FUSION_H_
@@ -22,8 +22,8 @@ namespace tfmpi {
 
 class Fusion {
  public:
-  // `threshold`: a single tensor that is not in wire form is reduced in chunks of so many bytes, at
-  // least kAloneBytes.
+  // `threshold`: a single tensor that is not in wire form is reduced in chunks of this many bytes,
+  // but at least kAloneBytes.
   Fusion(Transport* transport, size_t threshold, GpuOptions gpus = GpuOptions())
       : transport_(transport),
         chunk_bytes_(std::max(threshold, kAloneBytes)),
@@ -37,14 +37,14 @@ class Fusion {
                          int contributors, TimePoint deadline);
   Status Broadcast(const FusionEntry& entry, TimePoint deadline);
 
-  // Fails if GPU work that was left running by an Allreduce has failed or timed out.
+  // Fails if GPU work that an Allreduce has left running has failed or timed out.
   Status CheckGpus(TimePoint now) { return gpus_.Check(now); }
   // Call it after a failure, so that no stream waits forever.
   void AbortGpus() { gpus_.Abort(); }
   // Called by all ranks before they end together: waits for the GPU work that is left.
   Status DrainGpus(TimePoint deadline) { return gpus_.Drain(deadline); }
 
-  // Copies the entries, one after another, in wire form, to or from `wire`, of `bytes` in total.
+  // Copies the entries, one after another in wire form, to or from `wire`, which has `bytes` bytes.
   // `factors`: by entry, a factor for its data besides the request's scale; null: 1.
   static void PackAll(const std::vector<FusionEntry>& entries, char* wire, size_t bytes,
                       const double* factors = nullptr);
@@ -54,10 +54,10 @@ class Fusion {
   Status ReduceInPlace(const FusionEntry& entry, double scale, TimePoint deadline);
   Status ReduceInChunks(const FusionEntry& entry, double scale, TimePoint deadline);
   Status ReduceFused(const std::vector<FusionEntry>& entries, double scale, TimePoint deadline);
-  // Reduces `count` elements in wire form, of a tensor like `signature`, over all ranks.
+  // Reduces `count` wire elements over all ranks, with the dtype and op of `signature`.
   Status Reduce(const void* in, void* out, size_t count, const Signature& signature, double scale,
                 TimePoint deadline);
-  // Makes `buffer_` at least this large; its contents are lost, and it moves, if it was smaller.
+  // Makes `buffer_` at least this large. If it was smaller, it moves and loses its contents.
   Status Reserve(size_t bytes);
 
   Transport* const transport_;

@@ -9,7 +9,7 @@
 namespace tfmpi {
 namespace {
 
-constexpr size_t kBlockBytes = size_t{16} << 10;  // packed, then copied together
+constexpr size_t kBlockBytes = size_t{16} << 10;  // that Put packs and then copies at a time
 constexpr size_t kMaxKept = size_t{256} << 10;    // slots of FindRepeats that each thread keeps
 
 // Adds `count` numbers of type T in `from` to those in `to`; neither need be aligned. In blocks of
@@ -44,11 +44,10 @@ void AddRow(const RowFormat& format, const char* from, char* to) {
 }  // namespace
 
 std::vector<Repeat> FindRepeats(const std::vector<int64_t>& indices) {
-  // Open addressing, at most a quarter full: a slot that is taken costs a branch that no processor
-  // predicts.
+  // Open addressing, at most a quarter full: a slot that is taken costs a mispredicted branch.
   int bits = 4;
   while ((size_t{1} << bits) < 4 * indices.size()) ++bits;
-  // Kept between calls, up to kMaxKept: when so much is freed, glibc consolidates the whole heap.
+  // Kept between calls, up to kMaxKept: freeing it each time would make glibc consolidate the heap.
   thread_local std::vector<int32_t> firsts;
   firsts.assign(size_t{1} << bits, -1);
   std::vector<Repeat> repeats;
@@ -160,7 +159,7 @@ bool GatheredRows::AreIdentical() const {
   int identical = 0;
   for (size_t rank = 0; rank + 1 < starts_.size(); ++rank) {
     const size_t theirs = starts_[rank + 1] - starts_[rank];
-    // Probably a rank that does not take part; if it does, `identical` ends below contributors_.
+    // Probably a rank that does not take part; if it does, `identical` stays below contributors_.
     if (theirs == 0 && rows != 0) continue;
     if (theirs != rows ||
         std::memcmp(indices_.data() + starts_[rank], own_.indices().data(),
@@ -188,6 +187,7 @@ size_t GatheredRows::Sum() {
   }
   size_t rows = indices_.size();
   for (size_t gap = 0; gap < gaps.size(); ++gap) {
+    // A gap at the end needs no row.
     for (; gap < gaps.size() && gaps.back() == rows - 1; --rows) gaps.pop_back();
     if (gap == gaps.size()) break;
     --rows;

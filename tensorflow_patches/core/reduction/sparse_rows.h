@@ -1,5 +1,5 @@
-// The rows of a sparse gradient: duplicates are summed, then the rows are exchanged and summed over
-// ranks; or they are exchanged unchanged.
+// The rows of a sparse gradient: either duplicates are summed, and then the rows are exchanged and
+// summed over ranks; or the rows are exchanged unchanged.
 //
 // If duplicates are summed, the indices that a rank sends are distinct. All ranks compute the same
 // sums in the same order from the same bytes, so they get the same bits. The cost is proportional
@@ -33,7 +33,7 @@ struct RowFormat {
 // How to handle rows with the same index. kSum: as one row, their sum. kKeep: the rows of all ranks
 // one after another, in rank order, for anything that is not a sum of rows, such as a norm or the
 // squares of each row. kKeepUnlessIdentical: like kKeep, but if the rows of all contributing ranks
-// are bitwise identical, these have had the same data and count as one process: rows occur once.
+// are bitwise identical, the ranks have had the same data, and only one rank's rows are kept.
 enum class Duplicates { kSum, kKeep, kKeepUnlessIdentical };
 
 // A row whose index occurs in an earlier row.
@@ -98,9 +98,9 @@ class GatheredRows : public RowAccess {
       : format_(format), own_(std::move(own)), rank_(rank), allocate_(std::move(allocate)) {}
 
   const OwnRows& own() const { return own_; }
-  // Whether Begin was called. Not if a request ended with ok because of its row limit.
+  // Whether Begin was called. It is not if the request exceeded its row limit and so ended with ok.
   bool gathered() const { return gathered_; }
-  // False: the allocation failed.
+  // After Begin: whether the allocation succeeded.
   bool has_memory() const { return rows_ != nullptr; }
 
   // Call it once after the request has ended with ok, if has_memory(), on any thread. Sums the rows
@@ -121,7 +121,6 @@ class GatheredRows : public RowAccess {
   void Take(int rank, int64_t begin, int64_t end, const char* from) override;
 
  private:
-  // Whether all contributing ranks have the same rows.
   bool AreIdentical() const;
   char* Row(size_t place) const { return rows_ + place * format_.wire_bytes(); }
 

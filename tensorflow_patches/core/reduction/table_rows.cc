@@ -9,8 +9,8 @@ constexpr int64_t kRowsToSecondCache = 32;
 constexpr int64_t kRowsToFirstCache = 8;
 constexpr int64_t kCacheLine = 64;
 
-// Half a cache line, unaligned; a compiler for a target without such wide registers uses two. (At
-// -O2 GCC vectorizes no loop of unknown length.)
+// Half a cache line, unaligned; on a target with narrower registers the compiler uses two of them.
+// Needed because GCC vectorizes no loop of unknown length at -O2.
 template <typename T>
 struct VectorOf {
   typedef T Type [[gnu::vector_size(kCacheLine / 2), gnu::aligned(alignof(T)), gnu::may_alias]];
@@ -33,11 +33,11 @@ template <typename T, typename Index>
       const T* const found = i + by < rows ? row(i + by) : nullptr;
       return found == nullptr ? into : found;
     };
-    const T* const far = ahead(kRowsToSecondCache);
-    const T* const near = ahead(kRowsToFirstCache);
+    const T* const to_second_cache = ahead(kRowsToSecondCache);
+    const T* const to_first_cache = ahead(kRowsToFirstCache);
     const auto prefetch = [=](int64_t k) {
-      __builtin_prefetch(far + k, 0, 2);
-      __builtin_prefetch(near + k, 1);
+      __builtin_prefetch(to_second_cache + k, 0, 2);
+      __builtin_prefetch(to_first_cache + k, 1);
     };
     const T* const value = values + i * elements;
     int64_t k = 0;
@@ -56,8 +56,8 @@ template <typename T, typename Index>
 }
 
 #ifdef __x86_64__
-// Half as many instructions, so the processor is twice as many rows ahead. No FMA, so the same
-// bits.
+// Half as many instructions, so the processor works on twice as many rows at a time. Gives the same
+// bits, because AVX2 includes no FMA.
 template <typename T, typename Index>
 __attribute__((target("avx2"))) void AddRowsWide(T* table, int64_t table_rows, const Index* indices,
                                                  int64_t rows, const T* values, int64_t elements,

@@ -21,16 +21,16 @@ class ControlChannel {
   // Writes as much as fits. The caller must then notify the peer.
   void Send(const std::string& message) {
     const uint64_t length = message.size();
-    waiting_.append(reinterpret_cast<const char*>(&length), sizeof length);
-    waiting_ += message;
+    unsent_.append(reinterpret_cast<const char*>(&length), sizeof length);
+    unsent_ += message;
     Flush();
   }
 
   // Returns true if it has written anything: then notify the peer.
   bool Flush() {
-    if (waiting_.empty()) return false;
-    const size_t written = out_->Write(waiting_.data(), waiting_.size());
-    waiting_.erase(0, written);
+    if (unsent_.empty()) return false;
+    const size_t written = out_->Write(unsent_.data(), unsent_.size());
+    unsent_.erase(0, written);
     return written != 0;
   }
 
@@ -53,12 +53,12 @@ class ControlChannel {
   }
 
   bool Readable() const { return in_->Readable() != 0; }
-  bool Blocked() const { return !waiting_.empty(); }
+  bool Blocked() const { return !unsent_.empty(); }
 
  private:
   ControlRing* const out_;
   ControlRing* const in_;
-  std::string waiting_;
+  std::string unsent_;
   std::string received_;
 };
 

@@ -26,7 +26,7 @@ ControlLinks MakeTree(int rank, const std::vector<int>& leaders, int fan_out) {
   links.between_nodes = leaders[links.parent] != leaders[rank];
   // Parents are lower ranks than their children, so one pass finds all ranks below.
   std::vector<bool> below(leaders.size());
-  std::vector<int> child_of(leaders.size());  // by rank below: the index of the child on the way
+  std::vector<int> child_of(leaders.size());  // the index of the child that leads to a rank below
   for (int r = 0; r < size; ++r) {
     const int parent = parent_of(r);
     links.tree |= parent != 0;

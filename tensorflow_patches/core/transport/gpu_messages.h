@@ -31,8 +31,7 @@ class GpuMessages {
 
   // An exchange among all ranks: sends send[r] to rank r, which receives it in its receive[this
   // rank]. Both have the same size, at most INT_MAX bytes; size 0 sends no message. A rank's own
-  // parts are skipped. All ranks start the same exchanges on a lane in the same order, and one at a
-  // time.
+  // parts are skipped. All ranks start the same exchanges on a lane in the same order.
   virtual Status Start(int lane, const std::vector<GpuPart>& send,
                        const std::vector<GpuPart>& receive) = 0;
   // Whether the exchange on this lane has ended.

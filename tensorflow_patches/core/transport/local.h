@@ -19,7 +19,6 @@ class LocalGroup {
   explicit LocalGroup(int size);
   ~LocalGroup();
 
-  // At most one call per rank.
   std::unique_ptr<Transport> CreateTransport(int rank);
 
   // From now on every operation of every rank fails with `reason`, as after the death of a peer.

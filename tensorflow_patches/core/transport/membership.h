@@ -1,7 +1,7 @@
 // How survivors regroup after a death: the interface of a transport that supports it.
 //
-// Communication thread only. A rank that learns of a death tells all others, by voting no in Agree,
-// so that none waits in an operation for a rank that has left it to regroup.
+// Communication thread only. A rank that learns of a death leaves its operation and votes no in
+// Agree. This interrupts the operations of the other ranks, which would otherwise wait for it.
 
 #ifndef TFMPI_CORE_TRANSPORT_MEMBERSHIP_H_
 #define TFMPI_CORE_TRANSPORT_MEMBERSHIP_H_
@@ -19,8 +19,8 @@ class Membership {
  public:
   virtual ~Membership() = default;
 
-  // Whether a rank of the group has died, or one that knows of a death has voted no. Cheap, does
-  // not wait. From then on the transport's operations may fail on any rank.
+  // Whether a rank of the group has died, or a rank that knows of a death has voted no. Cheap, does
+  // not wait. Once it is true, the transport's operations may fail on any rank.
   virtual bool HasFailedRank() = 0;
   // Called by all living ranks. Sets *all, to the same on all of them: whether every rank voted yes
   // and none has died. A no interrupts the other ranks' operations at once. Not ok: some rank did

@@ -35,8 +35,8 @@ class RoundingRail : public Transport {
                    TimePoint deadline) override {
     if (!reduction.rounds) return between_->Allreduce(in, out, reduction, deadline);
     narrow_.resize(reduction.count * SizeOf(wire_));
-    // Unpack narrows float32 to `wire_`, Pack widens it again. Scaled first, so that the sum over
-    // many ranks stays in the range of a float16.
+    // Unpack narrows float32 to `wire_`, Pack widens it again. Scales before the sum, so that it
+    // stays in the range of a float16.
     Unpack(wire_, in, narrow_.data(), reduction.count, reduction.scale);
     const Status status = between_->Allreduce(
         narrow_.data(), narrow_.data(), {reduction.count, wire_, ReduceOp::kSum, 1}, deadline);
@@ -154,6 +154,7 @@ class NodeTransport : public Transport {
     SpinWait wait(memory_, SleepState::kBetween, Clock::duration::zero());
     wait.Pause(limit);  // announces that it will sleep
     if (ready() || Readable()) return;
+    // A reader that makes room in a ring notifies this rank only if it finds the ring full.
     if (Blocked()) limit = std::min<Clock::duration>(limit, kLongestPoll);
     wait.Pause(limit);  // sleeps
   }
@@ -177,14 +178,14 @@ class NodeTransport : public Transport {
     if (memory_.ranks() == 1 && options_.wire == DataType::kFloat32) {
       return rail_->Allreduce(in, out, reduction, deadline);
     }
+    // In stages, which also limit RoundingRail's buffer.
     const size_t element = SizeOf(reduction.type);
     for (size_t start = 0; start < reduction.count; start += kStageBytes / element) {
       Reduction stage = reduction;
       stage.count = std::min(kStageBytes / element, reduction.count - start);
-      const Status status =
-          AllreduceStage(static_cast<const char*>(in) + start * element,
-                         static_cast<char*>(out) + start * element, stage, deadline);
-      if (!status.ok()) return status;
+      TFMPI_RETURN_IF_NOT_OK(AllreduceStage(static_cast<const char*>(in) + start * element,
+                                            static_cast<char*>(out) + start * element, stage,
+                                            deadline));
     }
     return Status();
   }

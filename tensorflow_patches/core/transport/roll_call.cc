@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace tfmpi {
@@ -10,10 +11,9 @@ namespace {
 constexpr char kHello[] = "tensorflow.mpi hello\n";
 constexpr char kVerdict[] = "tensorflow.mpi verdict\n";  // then the error, if there is one
 constexpr char kHeard[] = "tensorflow.mpi heard\n";
-// How long rank 0, before it ends with an error, waits for the others to receive that error.
 constexpr std::chrono::seconds kMaxConfirmationWait{2};
 constexpr std::chrono::milliseconds kPollInterval{10};
-constexpr char kUnset[] = "nothing";
+constexpr char kUnset[] = "nothing";  // shown as the value of a setting that a rank lacks
 
 bool StartsWith(const std::string& text, const std::string& start) {
   return text.compare(0, start.size(), start) == 0;
@@ -51,14 +51,14 @@ struct Setting {
   }
 };
 
-// `settings`: RollCallOptions::settings by rank. In order of first occurrence.
+// `settings`: RollCallOptions::settings by rank. The result is in order of first occurrence.
 std::vector<Setting> Collect(const std::vector<std::string>& settings) {
   std::vector<Setting> all;
-  std::map<std::string, size_t> places;
+  std::set<std::string> names;
   for (const std::string& text : settings) {
     for (const std::string& line : Lines(text)) {
       const std::string name = line.substr(0, line.find('='));
-      if (places.emplace(name, all.size()).second) all.push_back({name, {}});
+      if (names.insert(name).second) all.push_back({name, {}});
     }
   }
   for (size_t rank = 0; rank < settings.size(); ++rank) {
@@ -126,7 +126,6 @@ class Caller {
   }
 
  private:
-  // Waits for the settings of every rank that is not yet `arrived`.
   Status ReceiveSettings(TimePoint deadline, std::vector<bool>* arrived,
                          std::vector<std::string>* settings) {
     std::vector<int> missing;
@@ -163,8 +162,8 @@ class Caller {
     }
   }
 
-  // Waits until the others have received the reason why this rank ends, at most
-  // kMaxConfirmationWait.
+  // Waits, at most kMaxConfirmationWait, until the others have received the error with which this
+  // rank ends.
   void AwaitConfirmations() {
     const TimePoint deadline = Clock::now() + kMaxConfirmationWait;
     for (int heard = 1; heard < size_ && Clock::now() < deadline;) {

@@ -32,10 +32,11 @@ struct RollCallOptions {
 };
 
 // If settings differ: kFailedPrecondition on all ranks, with the values and their ranks. If a rank
-// does not answer: kDeadlineExceeded on rank 0, kFailedPrecondition with its message elsewhere.
+// does not answer: kDeadlineExceeded on the rank that waits for it; if that is rank 0, the others
+// return its message as kFailedPrecondition.
 Status RollCall(Transport* transport, const RollCallOptions& options);
 
-// `settings` by rank. Returns "" if they are the same, else the message of RollCall.
+// `settings` by rank. Returns "" if they are the same, else RollCall's error message.
 std::string Differences(const std::vector<std::string>& settings);
 
 // "rank 1", "ranks 1, 3 and 4"; of a long list only the beginning.

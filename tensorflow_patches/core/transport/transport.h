@@ -3,11 +3,11 @@
 //
 // Called on the engine's communication thread, except for calls marked "any thread". Before that
 // thread exists, the thread that creates the engine makes the calls; after its end, the thread that
-// calls Engine::Join. The caller owns every buffer; a transport uses it only during the call, but
-// after a failure it may still write to one of more than kMinMpiShare bytes per rank, and
-// PlainAllreduce to any (core/memory/leaked_memory.h). Every blocking call but Wait and Finalize
-// takes a deadline and returns kDeadlineExceeded when it has passed. After a failure the engine
-// calls only Send, to tell its peers why it stops, and, with membership(), Receive and the
+// calls Engine::Join. The caller owns every buffer, and a transport uses it only during the call.
+// After a failed call, however, MPI may still write to a buffer of more than kMinMpiShare bytes per
+// rank, or to any of PlainAllreduce (core/memory/leaked_memory.h). Every blocking call but Wait and
+// Finalize takes a deadline and returns kDeadlineExceeded when it has passed. After a failure the
+// engine calls only Send, to tell its peers why it stops, and, with membership(), Receive and the
 // functions of Membership.
 
 #ifndef TFMPI_CORE_TRANSPORT_TRANSPORT_H_
@@ -58,22 +58,22 @@ class Transport {
   // Any thread. For people: "MPI (Open MPI v5.0.11)".
   virtual std::string description() const = 0;
 
-  // Control plane: small messages, delivered in order between two ranks. Receive appends those that
-  // have arrived. Neither waits for a peer.
+  // Control plane: small messages, delivered in order between two ranks. Send does not wait.
+  // Receive appends the messages that have arrived; over MPI it waits for the rest of a large one.
   virtual Status Send(int peer, const std::string& bytes) = 0;
   virtual Status Receive(std::vector<ControlMessage>* inbox) = 0;
   // The ranks with which this one exchanges the engine's messages. Constant for the lifetime of the
   // group.
   virtual ControlLinks links() const { return MakeStar(topology().rank, topology().size); }
-  // Waits until no sent message is left here because its receiver's ring is full. (MPI keeps its
-  // own, and delivers them during later calls.) Called after a response list was sent down and
-  // before the operations in it, which the children join only once they have read the list.
-  // Children read messages whenever they are in no operation.
+  // Waits until the rings of shared memory have taken all messages that this rank has sent. (MPI
+  // buffers its messages and delivers them during later calls.) Called between sending a response
+  // list to the children and the operations in it, which the children begin only once they have
+  // read the list. A child reads messages whenever it is in no operation.
   virtual Status Flush(TimePoint /*deadline*/) { return Status(); }
-  // Sleeps until a message may have arrived, Wake is called, or `limit` has passed. Before it
-  // sleeps, but after the others can see that this rank waits, it calls `ready`, and returns at
-  // once if that is true. May return early. `expecting`: whether a message is expected soon; if
-  // false, a message from another node may be noticed only after `limit`.
+  // Sleeps until a message may have arrived, Wake is called, or `limit` has passed. Calls `ready`
+  // when the other ranks can see that this one waits, and does not sleep if it returns true. May
+  // return early. `expecting`: whether a message is expected soon; if false, a message from another
+  // node may be noticed only after `limit`.
   virtual void Wait(Clock::duration limit, bool expecting, const std::function<bool()>& ready) = 0;
   // Whether the engine may poll instead of calling Wait: the node has a core for each rank, and
   // polling does not call MPI.
@@ -86,7 +86,7 @@ class Transport {
   // With a shared word: kSharedNumbers numbers for each rank, written by that rank, read by all.
   static constexpr size_t kSharedNumbers = 16;
   virtual std::atomic<int64_t>* SharedNumbers(int /*rank*/) { return nullptr; }
-  // After a change of the word: wakes all ranks that sleep in Wait.
+  // Call it after a change of the word: wakes the ranks that sleep in Wait.
   virtual void WakePeers() {}
 
   // Data plane: collective, called by all ranks in one agreed order.
@@ -95,8 +95,8 @@ class Transport {
   // nor kPlainSum.
   virtual Status Allreduce(const void* in, void* out, const Reduction& reduction,
                            TimePoint deadline) = 0;
-  // The MPI library's own operation, for comparison; of a wire type, with scale 1. A deadline of
-  // TimePoint::max() means none: the call may then block.
+  // The MPI library's own operation, for comparison; of a wire type, with scale 1. With the
+  // deadline TimePoint::max() it may block forever.
   virtual Status PlainAllreduce(const void* in, void* out, const Reduction& reduction,
                                 TimePoint deadline) {
     return Allreduce(in, out, reduction, std::min(deadline, Clock::now() + std::chrono::hours(1)));

@@ -53,13 +53,13 @@ MPI_Op ToMpi(ReduceOp op) {
   }
 }
 
-// MPI_IN_PLACE must be passed by all ranks or by none. A rank that weights its gradient, or has no
-// request, packs into `out`, so every rank has its input there.
+// MPI_IN_PLACE must be passed by all ranks or by none. Some ranks already have their input in `out`
+// (fusion.cc packs it there), so the others copy theirs.
 void MoveInput(const void* in, void* out, size_t bytes) {
   if (in != out) std::memcpy(out, in, bytes);
 }
 
-// For small data, in one call: MPI's trees take fewer messages than an exchange.
+// For small data, in one call: MPI's trees take fewer messages than a PairwiseAllreduce.
 int AllreduceSmall(const Group& group, const void* in, void* out, const Reduction& reduction,
                    TimePoint deadline, char* error) {
   MoveInput(in, out, reduction.count * SizeOf(reduction.type));
@@ -86,7 +86,7 @@ int AllreducePairwise(const Group& group, const char* in, char* out, const Reduc
   Backoff backoff;
   while (ended < chunks) {
     bool moved = false;
-    // In order, so that all ranks run a chunk on the same exchange.
+    // In order, so that all ranks use the same exchange for a chunk.
     if (started < chunks && !exchanges[started % kChunksInFlight].busy()) {
       const size_t first = reduction.count * started / chunks;
       Reduction chunk = reduction;

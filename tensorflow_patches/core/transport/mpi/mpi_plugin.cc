@@ -4,9 +4,8 @@
 //
 // No two of our threads call MPI at the same time (plugin.h), so MPI_THREAD_SERIALIZED is enough,
 // unless the script calls MPI, too (mpi4py). Private communicators separate control messages and
-// data from each other and from the script's messages. Waits poll with back-off, for two reasons: a
-// thread that spins inside MPI takes a core away from the model, and a blocking call could not end
-// at its deadline.
+// data from each other and from the script's messages. Waits poll (Backoff), because a blocking
+// call could not end at its deadline.
 
 #include "tensorflow_patches/core/transport/mpi/mpi_state.h"
 #include "tensorflow_patches/core/transport/mpi/plugin.h"

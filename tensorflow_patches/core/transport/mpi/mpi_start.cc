@@ -19,9 +19,9 @@ namespace tfmpi::mpi {
 namespace {
 
 // Excludes Open MPI's component btl/ofi; call it before MPI_Init. If that component finds no
-// network that it can use, MPI_Init closes it, and it sleeps for one second. It only serves
-// one-sided communication, which is not used here. If the environment, a file or mpirun's options
-// already choose the components, this does nothing.
+// network that it can use, MPI_Init closes it, which takes one second. It only serves one-sided
+// communication, which is not used here. If the environment, a file or mpirun's options already
+// choose the components, this does nothing.
 void ExcludeOfi() {
   int index = 0, length = 0;
   MPI_T_cvar_handle chosen;

@@ -84,7 +84,8 @@ int Init(int32_t shrink_on_fault, TfMpiTransportInfo* info, char* error);
 int SplitRanks(int32_t ranks_per_node, TfMpiTransportInfo* info, char* error);
 int MapNode(size_t bytes, size_t zeroed, void** memory, int32_t* ranks, char* error);
 int Finalize(char* error);
-// Duplicates `parent` for control messages; sets the rest of data, whose comm is set, and `info`.
+// Call it once `data.comm` is set: duplicates `parent` for control messages, and sets the rest of
+// `data` and the `info` of plugin.h's init.
 int UseGroup(MPI_Comm parent, TfMpiTransportInfo* info, char* error);
 
 // mpi_messages.cc

@@ -1,4 +1,4 @@
-// A reduction over a group of ranks by point-to-point messages. Only for mpi_state.h, mpi_*.cc.
+// A reduction over a group of ranks by point-to-point messages.
 //
 // A chunk has a share for each rank. Every rank sends each share to the rank that it belongs to;
 // each rank reduces its own share and sends the result to all. Open MPI's MPI_Iallreduce takes
@@ -123,7 +123,7 @@ class PairwiseAllreduce {
     return MPI_SUCCESS;
   }
 
-  const int tag_;  // and the next one
+  const int tag_;  // of the messages of kReducing; kSharing uses the next one
   Stage stage_ = Stage::kIdle;
   Group group_;
   Reduction reduction_;

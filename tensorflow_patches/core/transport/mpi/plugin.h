@@ -17,7 +17,7 @@ extern "C" {
 
 #define TFMPI_TRANSPORT_ABI 7u
 #define TFMPI_ERROR_BYTES 512u
-#define TFMPI_LANES 4
+#define TFMPI_LANES 4  // GpuMessages::kLanes
 
 enum TfMpiTransportResult {
   kTfMpiOk = 0,
@@ -27,13 +27,13 @@ enum TfMpiTransportResult {
 
 enum TfMpiGroup {
   kTfMpiAll = 0,   // every rank
-  kTfMpiRail = 1,  // the ranks with this local rank, one per node; only if `has_rails` is not 0
+  kTfMpiRail = 1,  // the ranks with this local rank, one per node; only with `has_rails`
 };
 
 struct TfMpiTransportInfo {
   int32_t rank, size, local_rank, local_size, nodes;
   int32_t cores;      // available to the ranks of this node together
-  int32_t has_rails;  // 1: every node has the same number of ranks
+  int32_t has_rails;  // 1 if all nodes have the same number of ranks, else 0
   char library[256];  // the MPI library and its version, one line
 };
 
@@ -86,8 +86,8 @@ struct TfMpiTransport {
   int (*has_failed_rank)(void);
   // *all: 1 if every living rank passed 1 and none had died.
   int (*agree)(int32_t yes, double seconds, int32_t* all, char* error);
-  // The living ranks become the group, in the same order; like `init`, and followed by `split` and
-  // `map_node`. After a failure `agree` may still be called.
+  // The living ranks become the group, in the same order. Sets what `init` sets; call `split` and
+  // `map_node` next. After a failure `agree` may still be called.
   int (*regroup)(struct TfMpiTransportInfo* info, char* error);
 
   // GPU memory: the contract is that of GpuMessages (core/transport/gpu_messages.h).

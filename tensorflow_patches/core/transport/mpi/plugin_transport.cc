@@ -54,7 +54,7 @@ class PluginGpuMessages : public GpuMessages {
   char error_[TFMPI_ERROR_BYTES] = {};
 };
 
-// Wait only sleeps, briefly. Used by itself in the roll call only, else inside a NodeTransport.
+// Used by itself only in the roll call, otherwise inside a NodeTransport.
 class PluginTransport : public Transport {
  public:
   PluginTransport(const TfMpiTransport* plugin, const TfMpiTransportInfo& info, TfMpiGroup group,
@@ -86,6 +86,7 @@ class PluginTransport : public Transport {
     }
   }
 
+  // Short, since nothing ends it early.
   void Wait(Clock::duration limit, bool, const std::function<bool()>& ready) override {
     if (!ready()) std::this_thread::sleep_for(std::min<Clock::duration>(limit, kWait));
   }
@@ -128,8 +129,8 @@ class PluginTransport : public Transport {
  private:
   static constexpr std::chrono::microseconds kWait{100};
 
-  // Calls `collective` with `in` and `out`, or, if the data is small, with memory that replaces
-  // both and is leaked after a failure (transport.h).
+  // Calls `collective` with `in` and `out`, or, if the data is small, with a copy of `in` that
+  // replaces both and is leaked after a failure (transport.h).
   template <typename Collective>
   Status Collect(const void* in, void* out, size_t bytes, const Collective& collective) {
     if (bytes > kMinMpiShare * static_cast<size_t>(topology_.size)) {
@@ -198,7 +199,7 @@ class PluginMembership : public Membership {
   char error_[TFMPI_ERROR_BYTES] = {};
 };
 
-// For the library's current group: finds the nodes, maps their memory, and creates the transport.
+// Creates the transport of the library's current group: finds the nodes, maps this node's memory.
 Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
                      TfMpiTransportInfo* info, std::unique_ptr<Transport>* transport) {
   char error[TFMPI_ERROR_BYTES] = {};
@@ -237,7 +238,7 @@ Status MakeTransport(const TfMpiTransport* plugin, const PluginOptions& options,
   return Status();
 }
 
-// Repeats until all survivors have a transport, since some of them may die meanwhile.
+// Repeats until all survivors have a transport, because more ranks may die meanwhile.
 Status PluginMembership::Regroup(std::unique_ptr<Transport>* next) {
   constexpr std::chrono::seconds kPatience{60};
   // After this many attempts with the same number of ranks, the cause is not another death.

@@ -1,7 +1,5 @@
-// ULFM, the extension of MPI for continuing after the death of processes. Only for mpi_state.h and
-// mpi_*.cc. Communication thread.
-//
-// Its functions are looked up at run time: older releases with the same ABI lack them.
+// ULFM, the extension of MPI for continuing after the death of processes. Its functions are looked
+// up at run time: older releases with the same ABI lack them.
 
 #ifndef TFMPI_CORE_TRANSPORT_MPI_ULFM_H_
 #define TFMPI_CORE_TRANSPORT_MPI_ULFM_H_
@@ -15,7 +13,8 @@ namespace tfmpi {
 
 class Ulfm {
  public:
-  // Finds the functions; false if this MPI lacks them. Only Open MPI's: they take its handles.
+  // Finds the functions; false if this MPI lacks them. Only when compiled with Open MPI's mpi.h,
+  // because the functions take Open MPI's handles.
   bool Load() {
 #ifdef OMPI_MAJOR_VERSION
     return Find("MPIX_Comm_revoke", &revoke_) && Find("MPIX_Comm_is_revoked", &is_revoked_) &&

@@ -14,13 +14,13 @@ StoreTrials::Way StoreTrials::Next(size_t bytes) {
 
 void StoreTrials::Record(size_t bytes, Clock::duration time) {
   wait_ = kChunksBetweenTrials;
-  if (cached_bytes_ == 0 || cached_bytes_ != bytes) {
+  if (cached_bytes_ != bytes) {
     cached_bytes_ = bytes;
-    cached_ = time;
+    cached_time_ = time;
     return;
   }
   cached_bytes_ = 0;
-  const bool streams = cached_ > kTimesSlower * time;
+  const bool streams = cached_time_ > kTimesSlower * time;
   if (streams == streams_) {
     contradicted_ = false;
   } else if (contradicted_) {

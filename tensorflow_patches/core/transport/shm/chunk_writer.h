@@ -33,7 +33,7 @@ class StoreTrials {
   void Record(size_t bytes, Clock::duration time);
   bool streams() const { return streams_; }
 
-  static constexpr int kChunksBetweenTrials = 128;  // chunks
+  static constexpr int kChunksBetweenTrials = 128;
 
  private:
   // Smaller chunks are written too quickly for the clock's resolution.
@@ -42,10 +42,10 @@ class StoreTrials {
   static constexpr int kTimesSlower = 4;
 
   bool streams_ = false;
-  bool contradicted_ = false;  // the last trial contradicted streams_
-  size_t cached_bytes_ = 0;    // of the trial's cached copy; 0: none has been timed yet
-  Clock::duration cached_{};   // the time of that copy
-  int wait_ = 0;               // chunks until the next trial, or until this one is abandoned
+  bool contradicted_ = false;      // the last trial contradicted streams_
+  size_t cached_bytes_ = 0;        // of the trial's cached copy; 0: none has been timed yet
+  Clock::duration cached_time_{};  // of that copy
+  int wait_ = 0;                   // chunks until the next trial, or until this one is abandoned
 };
 
 class ChunkWriter {

@@ -2,12 +2,12 @@
 // asynchronously, such as by a GPU.
 //
 // Each rank's data is in its own buffer. A reduction leaves each rank's share of the result in that
-// rank's buffer; a rank that needs all of it reads the shares from there. So the CPUs reduce in
-// place and copy nothing between buffers.
+// rank's buffer; a rank that needs the whole result reads the shares from all buffers. So the CPUs
+// reduce in place and copy nothing between buffers.
 //
 // Communication thread only; all ranks make the same calls in the same order. After a failure the
 // memory is unusable. The caller must not overwrite a buffer that a peer may still be reading: if
-// ranks call Allreduce or Barrier only after their reads, its return means that these have ended.
+// every rank calls Allreduce or Barrier only after its reads, all have ended when a call returns.
 
 #ifndef TFMPI_CORE_TRANSPORT_SHM_NODE_BUFFERS_H_
 #define TFMPI_CORE_TRANSPORT_SHM_NODE_BUFFERS_H_
@@ -53,7 +53,6 @@ class NodeBuffers {
 
   // Reduces the data at `offset` of each buffer. On return all shares are complete.
   Status Allreduce(size_t offset, const Reduction& reduction, TimePoint deadline);
-  // The first element of a rank's share.
   size_t ShareStart(size_t count, int rank) const { return node_->ShareStart(count, rank); }
   Status Barrier(TimePoint deadline) { return node_->Barrier(deadline); }
 

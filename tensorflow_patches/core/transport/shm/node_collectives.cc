@@ -56,17 +56,16 @@ struct NodeCollectives::Shares {
 
   // Copies this rank's values for the other ranks' shares of a chunk into its slot. `number`: the
   // chunk's number, counted over all operations.
-  void PutOthers(ChunkWriter::Copy copy, const char* from, uint64_t chunk, uint64_t number) const {
+  void PutOthers(ChunkWriter* writer, const char* from, uint64_t chunk, uint64_t number) const {
     const NodeMemory& memory = node.memory_;
     char* const slot = memory.slot(memory.rank(), number);
-    for (int r = 0; r < memory.ranks(); ++r) {
-      if (r != memory.rank()) copy(slot + InSlot(r), from + Offset(r, chunk), Bytes(r, chunk));
-    }
-  }
-  // Approximately, because the shares differ by a few lines; only used to choose how to copy.
-  size_t BytesOfOthers(uint64_t chunk) const {
-    const NodeMemory& memory = node.memory_;
-    return Bytes(memory.rank(), chunk) * static_cast<size_t>(memory.ranks() - 1);
+    // Approximately, since the shares differ by a few cache lines; only used to choose how to copy.
+    const size_t bytes = Bytes(memory.rank(), chunk) * static_cast<size_t>(memory.ranks() - 1);
+    writer->Put(bytes, [&](ChunkWriter::Copy copy) {
+      for (int r = 0; r < memory.ranks(); ++r) {
+        if (r != memory.rank()) copy(slot + InSlot(r), from + Offset(r, chunk), Bytes(r, chunk));
+      }
+    });
   }
   // Points sources[r] to rank r's values for this rank's share.
   void FindSources(const char* from, uint64_t chunk, uint64_t number,
@@ -103,8 +102,8 @@ size_t NodeCollectives::ShareStart(size_t count, int rank) const {
   return std::min(count, grains * rank / memory_.ranks() * kGrain);
 }
 
-template <typename Counter>
-bool NodeCollectives::AllPeersReached(Counter counter, uint64_t chunks) const {
+bool NodeCollectives::AllPeersReached(std::atomic<uint64_t> RankState::*counter,
+                                      uint64_t chunks) const {
   for (int r = 0; r < memory_.ranks(); ++r) {
     if (r != memory_.rank() &&
         (memory_.state(r).*counter).load(std::memory_order_seq_cst) < chunks) {
@@ -177,8 +176,7 @@ Status NodeCollectives::Allreduce(const void* in, void* out, const Reduction& re
   char* const to = static_cast<char*>(out);
   const int rank = memory_.rank();
   const auto put = [&](uint64_t chunk, uint64_t number) {
-    writer_.Put(shares.BytesOfOthers(chunk),
-                [&](ChunkWriter::Copy copy) { shares.PutOthers(copy, from, chunk, number); });
+    shares.PutOthers(&writer_, from, chunk, number);
   };
   const auto reduce = [&](uint64_t chunk, uint64_t number) {
     shares.FindSources(from, chunk, number, &sources_);
@@ -229,8 +227,7 @@ Status NodeCollectives::ReduceScatter(const void* in, void* out, const Reduction
   char* const to = static_cast<char*>(out);
   const int rank = memory_.rank();
   const auto put = [&](uint64_t chunk, uint64_t number) {
-    writer_.Put(shares.BytesOfOthers(chunk),
-                [&](ChunkWriter::Copy copy) { shares.PutOthers(copy, from, chunk, number); });
+    shares.PutOthers(&writer_, from, chunk, number);
   };
   const auto take = [&](uint64_t chunk, uint64_t number) {
     shares.FindSources(from, chunk, number, &sources_);

@@ -4,8 +4,8 @@
 // A tensor is split into one share per rank and processed in chunks that stay in the caches: every
 // rank puts everything but its own share into its slot, reduces its own share from its memory and
 // the peers' slots, and takes the other shares, reduced, from the peers' slots. No rank waits for a
-// peer while it can work on another chunk. All calls on the communication thread, by all ranks of
-// the node in the same order; the caller owns all buffers. After a failure the node's memory is
+// peer while it can work on another chunk. Called on the communication thread, by all ranks of the
+// node in the same order; the caller owns all buffers. After a failure the node's memory is
 // unusable.
 
 #ifndef TFMPI_CORE_TRANSPORT_SHM_NODE_COLLECTIVES_H_
@@ -24,8 +24,7 @@ namespace tfmpi {
 
 class NodeCollectives {
  public:
-  // `has_failed_rank`: checked when an operation waits long; if true the operation fails. May be
-  // null.
+  // `has_failed_rank`, if not null: whether an operation that has waited long must fail.
   explicit NodeCollectives(const NodeMemory& memory, Stores stores = Stores::kAuto,
                            std::function<bool()> has_failed_rank = nullptr)
       : memory_(memory), writer_(stores), has_failed_rank_(std::move(has_failed_rank)) {}
@@ -44,8 +43,8 @@ class NodeCollectives {
   // The first element of a rank's share; for the rank after the last one, `count`.
   size_t ShareStart(size_t count, int rank) const;
 
-  // For data in memory that all ranks can access, rank r's at `data[r]`. Reduces this rank's share
-  // of all of them into its own data. On return all ranks have done so.
+  // For memory that all ranks can access: rank r's data is at `data[r]`. Reduces this rank's share
+  // of all ranks' data into its own. On return all ranks have done so.
   Status ReduceInPlace(const std::vector<char*>& data, const Reduction& reduction,
                        TimePoint deadline);
   Status Barrier(TimePoint deadline);
@@ -64,10 +63,9 @@ class NodeCollectives {
   template <typename Put, typename Reduce, typename Take>
   Status Run(uint64_t chunks, bool reduces, const Put& put, const Reduce& reduce, const Take& take,
              TimePoint deadline);
-  // Reduces `count` elements of sources_ (may advance it) into `out` and, for the peers, `slot`.
+  // Reduces `count` elements of sources_, which it may advance, to `out` and, for peers, to `slot`.
   void ReduceForAll(const Reduction& reduction, size_t count, char* out, char* slot);
-  template <typename Counter>
-  bool AllPeersReached(Counter counter, uint64_t chunks) const;
+  bool AllPeersReached(std::atomic<uint64_t> RankState::*counter, uint64_t chunks) const;
 
   const NodeMemory memory_;
   uint64_t base_ = 0;  // chunks of all earlier operations

@@ -22,7 +22,7 @@ size_t SlotBytes(int ranks) {
 
 // Not FUTEX_PRIVATE: the ranks are processes.
 void FutexWait(std::atomic<uint32_t>* word, uint32_t value, Clock::duration limit) {
-  if (Clock::WaitForChange(*word, value, limit)) return;
+  if (Clock::WaitForChange(*word, value, limit)) return;  // in tests
   const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(limit).count();
   const timespec time = {ns / 1'000'000'000, ns % 1'000'000'000};
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT, value, &time, nullptr, 0);

@@ -4,8 +4,8 @@
 // Called on the communication thread of the rank it was created for, except for Wake, which any
 // thread may call. The code that maps the memory (core/transport/mpi, or a test) owns it. Its first
 // BytesToClear bytes are zero before a rank uses it, and it outlives every NodeMemory. Everything
-// in it is addressed by offset, and every word that two ranks access at a time is atomic, so ranks
-// may be processes or threads.
+// in it is addressed by offset, and every word that two ranks may access at the same time is
+// atomic, so ranks may be processes or threads.
 
 #ifndef TFMPI_CORE_TRANSPORT_SHM_NODE_MEMORY_H_
 #define TFMPI_CORE_TRANSPORT_SHM_NODE_MEMORY_H_
@@ -46,7 +46,7 @@ enum class SleepState : uint32_t {
 struct RankState {
   // Written by this rank, read by its peers.
   alignas(kCacheLine) std::atomic<uint64_t> put;  // chunks that it has written to its slots
-  std::atomic<uint64_t> reduced;                  // chunks whose share it has reduced
+  std::atomic<uint64_t> reduced;                  // chunks of which it has reduced its share
   std::atomic<uint64_t> taken;  // chunks for which it needs no peer's slot any more
   // A futex on which this rank sleeps; Notify increments it.
   alignas(kCacheLine) std::atomic<uint32_t> notifications;
@@ -78,14 +78,13 @@ class NodeMemory {
   RankState& state(int rank) const { return states_[rank]; }
   RankState& mine() const { return states_[rank_]; }
   size_t slot_bytes() const { return slot_bytes_; }
-  // Where `rank` puts its data of the chunk with this number, counted over all operations.
+  // Where `rank` puts its data of chunk number `chunk`, counted over all operations.
   char* slot(int rank, uint64_t chunk) const {
     return slots_ + (rank * kSlots + chunk % kSlots) * slot_bytes_;
   }
 
   // Call it after a change: wakes `rank` if its sleep state is `least` or a later one. Waking costs
-  // both sides some microseconds, and progress inside an operation does not concern ranks that have
-  // left it.
+  // both ranks some microseconds, so progress inside an operation wakes only ranks that are in it.
   void Notify(int rank, SleepState least = SleepState::kBetween) const;
   void NotifyPeers(SleepState least) const;
   // Any thread: ends the sleep of this rank's communication thread, also one that it has announced
@@ -119,7 +118,7 @@ class SpinWait {
 
   // The first pause that would sleep only announces the sleep and returns: the caller must check
   // once more, since a change may have come before others could see that it waits. Returns false if
-  // so little time has passed that reading the clock is not worthwhile.
+  // so little time has passed that the caller need not read the clock.
   bool Pause(Clock::duration limit);
   // Something has happened: polls again before the next sleep.
   void Reset();

@@ -80,7 +80,7 @@ void* CreateSegment(size_t bytes, SegmentId* id, std::string* why) {
     return nullptr;
   }
   // Allocated now: a full file system is an error here, and would be a SIGBUS later. In older
-  // kernels each signal, such as a profiler's, would interrupt this, and undo it. sigprocmask,
+  // kernels a signal, such as a profiler's, interrupts and undoes the allocation. sigprocmask,
   // because pthread_sigmask needs a newer glibc; on Linux both affect only the calling thread.
   sigset_t all, before;
   sigfillset(&all);

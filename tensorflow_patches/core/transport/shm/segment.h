@@ -32,7 +32,7 @@ struct SegmentPlace {
 // All bytes are set, so that places can be compared and sent as bytes.
 SegmentPlace PlaceOfSegments();
 
-// Creates `bytes` of memory. On failure both return null and set *why; then *id has no name.
+// Both return null on failure and set *why; an *id whose segment could not be created has no name.
 void* CreateSegment(size_t bytes, SegmentId* id, std::string* why);
 void* AttachSegment(const SegmentId& id, size_t bytes, std::string* why);
 // For memory from either function; also accepts null.
