@@ -1,4 +1,4 @@
-// The clock behind all waits, and what a thread does while it waits.
+// The clock that all waits use, and the ways to wait: Sleep, Relax, WaitForChange.
 //
 // Any thread. A test that runs all ranks in turns on one thread installs a World in place of the
 // machine's clock, while no engine exists; the test then decides how time passes and who runs.
