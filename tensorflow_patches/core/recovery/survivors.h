@@ -1,4 +1,4 @@
-// The survivors' exchange after a death: how far each of them is, and the results that some of them
+// The survivors' exchange after a death: how far each has come, and the results that some of them
 // have and others lack.
 //
 // Communication thread only; all survivors make the same calls.
@@ -25,6 +25,7 @@ struct Report {
   std::string needs_all;       // ScriptState::needs_all
 };
 
+// What all survivors know after the exchange.
 struct Regrouping {
   std::vector<Report> reports;  // by new rank
   uint64_t most_done = 0;
