@@ -61,10 +61,10 @@ class ResponseBypass {
   // kCommitted: the vote was already committed; call Commit.
   Outcome End();
 
-  // All ranks have voted. Advances the position and removes the expected names from the ready list,
-  // which may contain more. Returns the list to execute, valid until the next agreement.
+  // After all ranks have voted: advances the position and removes the expected names from the ready
+  // list. Returns the list to execute, valid until the next agreement.
   const ResponseList& Commit(ReadyList* ready_list);
-  // Advances the position by a response list of the coordinator that has responses.
+  // For a response list of the coordinator that has responses: advances the position.
   void OnResponseList(const ResponseList& response_list, const NameTable& table);
 
  private:
@@ -79,7 +79,7 @@ class ResponseBypass {
   Transport* const transport_;
   const bool takes_part_;
   uint64_t position_ = 0;
-  uint64_t commits_ = 0;  // so far: the same on all ranks at the same agreement
+  uint64_t commits_ = 0;  // the same on all ranks at the same agreement
   Consensus consensus_;
   ResponsePredictor predictor_;
   bool voted_ = false;
