@@ -65,8 +65,8 @@ class Engine {
 
   // What the script reports about itself. Any thread.
   ScriptState* script_state() { return &script_state_; }
-  // The posts received, or on rank 0 sent; the reason why communication has ended; counters. Any
-  // thread. In `done`, the generation is that of the group that produced the result.
+  // The posts received, or on rank 0 sent; the failure; counters. Any thread. In `done`, the
+  // generation is that of the group that produced the result.
   const Published& published() const { return published_; }
   Status failure() const { return published_.failure(); }
   EngineStats stats() const { return published_.stats(); }
@@ -94,7 +94,7 @@ class Engine {
     return coordinator != nullptr ? coordinator->last_ready() : std::vector<LastReady>();
   }
 
-  // The state that determines what the engine does next. For tests, between turns: start_loop.
+  // The state that determines what the engine does next. For tests, between turns of the loop.
   struct View {
     const Queue* queue;
     const EngineState* state;
@@ -105,7 +105,6 @@ class Engine {
   View view() const { return {&queue_, &state_, &pending_, &messenger_, &negotiator_}; }
 
  private:
-  // Data guarded by it, and functions that require it, belong to the communication thread.
   ThreadRole communication_thread_;
 
   void Run();
@@ -140,7 +139,7 @@ class Engine {
   WaitStateReporter wait_state_reporter_ TFMPI_GUARDED_BY(communication_thread_);
   std::unique_ptr<Recovery> recovery_ TFMPI_GUARDED_BY(communication_thread_);
   Drained drained_ TFMPI_GUARDED_BY(communication_thread_);      // reused by TakeSubmissions
-  bool failed_ TFMPI_GUARDED_BY(communication_thread_) = false;  // every request has ended
+  bool failed_ TFMPI_GUARDED_BY(communication_thread_) = false;  // the failure has been handled
 
   std::function<void()> await_loop_;  // initialized last, when all else exists; null after the end
 };

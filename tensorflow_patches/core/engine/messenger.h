@@ -38,6 +38,7 @@ class Messenger {
 
   // Sends this rank's list to its parent, or passes it to this rank's relay.
   Status SendUp(const ReadyList& ready_list);
+  // Sends to the parent what TakeDue has returned.
   Status SendUp(const std::vector<Announcement>& announcements);
   // Sends the list, encoded as `bytes`, to the children, which send it further down. If it has
   // responses, returns only when they can read it.
@@ -48,7 +49,7 @@ class Messenger {
     ResponseList response_list;               // already sent down
   };
   Status Receive(const ControlMessage& sealed, Incoming* incoming);
-  // Extracts the bytes; once per message, because it counts. Returns what is wrong, or "".
+  // Extracts the bytes and counts the message: call it once for each. Returns what is wrong, or "".
   std::string Unseal(const ControlMessage& sealed, std::string* bytes);
 
   // Sends an empty message to every rank that this one exchanges messages with (heartbeats.h).
