@@ -51,7 +51,6 @@ struct WaitState {
            has_no_gradients == other.has_no_gradients && idle == other.idle &&
            answers == other.answers && doing == other.doing;
   }
-  bool operator!=(const WaitState& other) const { return !(*this == other); }
 };
 inline constexpr int kNumBlocked = 3;
 
