@@ -17,7 +17,6 @@ class RankSet {
     int32_t first;
     int32_t count;
 
-    bool operator==(const Run& other) const { return first == other.first && count == other.count; }
     bool operator<(const Run& other) const {
       return first != other.first ? first < other.first : count < other.count;
     }
@@ -34,7 +33,6 @@ class RankSet {
   int size() const { return size_; }
   // Ascending; no run touches the next.
   const std::vector<Run>& runs() const { return runs_; }
-  bool operator==(const RankSet& other) const { return runs_ == other.runs_; }
 
   // The run must come after all ranks in the set.
   void Append(Run run) {

@@ -78,10 +78,10 @@ void Relay::Add(Announcement announcement, TimePoint now) {
   if (announcement.list.empty()) return;
   if (options_.of_all_ranks && IsOnlyReady(announcement.list)) return AddReady(announcement, now);
   PassAll();
+  const bool quiet =
+      !announcement.list.wait_state.empty() && announcement.list.wait_state.back().has_no_gradients;
   for (const int rank : announcement.ranks.ranks()) {
-    const bool quiet = !announcement.list.wait_state.empty() &&
-                       announcement.list.wait_state.back().has_no_gradients;
-    if (quiet_.Contains(rank)) quiet_.Remove(rank);
+    quiet_.Remove(rank);
     if (announcement.list.joined && !joined_.Contains(rank)) joined_.Add(RankSet(rank));
     if (quiet && !joined_.Contains(rank)) quiet_.Add(RankSet(rank));
   }
