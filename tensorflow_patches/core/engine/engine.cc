@@ -212,9 +212,8 @@ bool Engine::TakeSubmissions() {
 Status Engine::Accept(Request* request) {
   if (failed_) return state_.failure;
   const Signature& signature = request->signature;
-  Status status = Validate(signature);
-  if (status.ok() && recovery_ != nullptr) status = recovery_->MapToCurrentGroup(request);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(Validate(signature));
+  if (recovery_ != nullptr) TFMPI_RETURN_IF_NOT_OK(recovery_->MapToCurrentGroup(request));
   const bool orphaned = recovery_ != nullptr && signature.root == Request::kDeadRoot;
   if (signature.kind == OpKind::kBroadcast && !orphaned &&
       (signature.root < 0 || signature.root >= state_.size())) {

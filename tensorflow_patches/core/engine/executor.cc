@@ -60,12 +60,10 @@ void Executor::Execute(const Response& response) {
 }
 
 Status Executor::Deliver(const Response& response, const Result& result) {
-  const Status resolved = ResolveAll(response);
-  if (resolved.ok()) {
-    CompleteEntries(RecoverableReduction::Deliver(response, fusion_entries_, state_->rank(), result,
-                                                  /*collected_here=*/false));
-  }
-  return resolved;
+  TFMPI_RETURN_IF_NOT_OK(ResolveAll(response));
+  CompleteEntries(RecoverableReduction::Deliver(response, fusion_entries_, state_->rank(), result,
+                                                /*collected_here=*/false));
+  return Status();
 }
 
 Status Executor::ResolveAll(const Response& response) {

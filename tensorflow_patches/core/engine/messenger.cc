@@ -123,16 +123,15 @@ Status Messenger::ReceiveFromChild(int source, const std::string& bytes,
 
 Status Messenger::SendHeartbeat() {
   const bool all_joined = relay_ != nullptr ? relay_->HaveJoined(links_.below) : state_->joined;
-  Status status;
   if (state_->rank() != 0 && !all_joined) {
-    status = Send(links_.parent,
-                  links_.tree ? Encode(std::vector<Announcement>()) : Encode(ReadyList()));
+    TFMPI_RETURN_IF_NOT_OK(Send(
+        links_.parent, links_.tree ? Encode(std::vector<Announcement>()) : Encode(ReadyList())));
   }
-  const std::string bytes = links_.children.empty() ? std::string() : Encode(ResponseList());
-  for (size_t i = 0; i < links_.children.size() && status.ok(); ++i) {
-    status = Send(links_.children[i], bytes);
+  const std::string bytes = Encode(ResponseList());
+  for (const int child : links_.children) {
+    TFMPI_RETURN_IF_NOT_OK(Send(child, bytes));
   }
-  return status;
+  return Status();
 }
 
 std::vector<int> Messenger::Peers() const {
@@ -154,15 +153,16 @@ void Messenger::SendFailureToPeers(const Status& status) {
     Send(links_.parent,
          links_.tree ? Encode({{RankSet(state_->rank()), ready_list}}) : Encode(ready_list));
   }
-  ResponseList response_list;
-  response_list.fatal = status.message();
-  for (const int child : links_.children) Send(child, Encode(response_list));
+  SendFatalToChildren(status.message());
 }
 
 void Messenger::SendStopToChildren(const std::string& why) {
-  if (state_->rank() == 0 || links_.children.empty()) return;
+  if (state_->rank() != 0) SendFatalToChildren(state_->Me() + " has stopped: " + why);
+}
+
+void Messenger::SendFatalToChildren(const std::string& why) {
   ResponseList response_list;
-  response_list.fatal = state_->Me() + " has stopped: " + why;
+  response_list.fatal = why;
   for (const int child : links_.children) Send(child, Encode(response_list));
 }
 

@@ -76,6 +76,7 @@ class Messenger {
   Status ReceiveFromParent(const std::string& bytes, ResponseList* response_list);
   Status ReceiveFromChild(int source, const std::string& bytes,
                           std::vector<Announcement>* announcements);
+  void SendFatalToChildren(const std::string& why);
 
   EngineState* const state_;
   const PendingRequests* const pending_;

@@ -127,15 +127,10 @@ bool Negotiator::ForwardDue() {
     return true;
   }
   for (const Announcement& announcement : due) {
-    if (state_->ok()) OnAnnouncement(announcement);
+    if (!state_->ok() || AnswerUnanimous(announcement)) continue;
+    for (const int rank : announcement.ranks.ranks()) OnReadyList(rank, announcement.list);
   }
   return true;
-}
-
-// On rank 0.
-void Negotiator::OnAnnouncement(const Announcement& announcement) {
-  if (AnswerUnanimous(announcement)) return;
-  for (const int rank : announcement.ranks.ranks()) OnReadyList(rank, announcement.list);
 }
 
 // If all ranks have announced what is expected and the coordinator has nothing else open, answers

@@ -61,7 +61,6 @@ class Negotiator {
   void RejectOutstanding();
   void Handle(const ControlMessage& message);
   bool ForwardDue();
-  void OnAnnouncement(const Announcement& announcement);
   bool AnswerUnanimous(const Announcement& announcement);
   void OnReadyList(int rank, const ReadyList& ready_list);
   void Coordinate();
