@@ -1,9 +1,8 @@
 // The engine: one per process. Its communication thread makes the transport calls (transport.h).
 //
-// Submit, Withdraw: any thread; they never block on communication. Completion callbacks run on the
-// communication thread, or inside Submit after Join or once the engine has stopped; no lock is
-// held. The engine owns the transport, and every request from Submit to completion. Ranks may
-// submit requests in different orders, and different requests in the same step.
+// Submit, Withdraw: any thread; they never block on communication. The engine owns the transport,
+// and every request from Submit until Request::done. Ranks may submit requests in different orders,
+// and different requests in the same step.
 
 #ifndef TFMPI_CORE_ENGINE_ENGINE_H_
 #define TFMPI_CORE_ENGINE_ENGINE_H_
