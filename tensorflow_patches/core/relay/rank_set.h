@@ -1,6 +1,4 @@
 // A set of ranks that is cheap for consecutive ranks, such as those of a node.
-//
-// Plain data, used on its owner's thread.
 
 #ifndef TFMPI_CORE_RELAY_RANK_SET_H_
 #define TFMPI_CORE_RELAY_RANK_SET_H_
