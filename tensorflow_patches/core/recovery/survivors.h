@@ -16,7 +16,6 @@
 
 namespace tfmpi {
 
-// The report of one rank.
 struct Report {
   int former_rank = 0;         // in the last group that the engine ran in
   uint64_t done = 0;           // units executed there: History::done
