@@ -39,7 +39,7 @@ class ResponseBypass {
   const std::vector<NameId>& expected() const { return predictor_.names(); }
 
   // For ranks that agree by messages, when all of them have announced `ready_list`: whether it is
-  // exactly what the predictor expects.
+  // exactly what the predictor expects, and contains no gathers.
   bool IsExpected(const ReadyList& ready_list) const {
     return takes_part_ && ready_list.gathers.empty() && predictor_.gathers().empty() &&
            ready_list.wait_state.empty() && ready_list.ready == expected() &&

@@ -24,7 +24,6 @@ bool Recurs(const Signature& signature) { return signature.kind != OpKind::kAllg
 // beyond this limit, requests are sent by name.
 constexpr size_t kMaxIdsOfAName = 16;
 
-// Whether two allreduces can be fused.
 bool CanShareBuffer(const Signature& a, const Signature& b) {
   return a.op == b.op && WireType(a.dtype) == WireType(b.dtype) && a.on_gpu == b.on_gpu &&
          a.members == nullptr && b.members == nullptr;

@@ -134,15 +134,15 @@ class Coordinator {
   int num_joined_ = 0;
   int noted_contributors_ = 1 << 30;  // the smallest number that NoteAbsent has reported
   std::unordered_map<std::string, Pending> pending_;
-  std::vector<Pending> agreed_;  // ready everywhere, in the order in which they became so
-  std::vector<NamedSignature> by_id_;
+  std::vector<Pending> agreed_;        // ready everywhere, in the order in which they became so
+  std::vector<NamedSignature> by_id_;  // by number
   NameId predicted_ = kNoId;
   TimePoint predicted_at_;
   std::unordered_map<std::string, std::vector<NameId>> ids_;  // by name; one per signature
   // By name and rank: how many of the rank's next requests have already been answered by errors
   // that were sent to all ranks.
   std::unordered_map<std::string, std::map<int, int>> early_errors_;
-  ResponseList next_;
+  ResponseList next_;  // for Decide, which adds the responses
   std::vector<std::string> notices_;
   TimePoint last_stall_check_;
   TimePoint last_rank_0_waits_post_;
