@@ -100,22 +100,23 @@ Status Messenger::ReceiveFromParent(const std::string& bytes, ResponseList* resp
 Status Messenger::ReceiveFromChild(int source, const std::string& bytes,
                                    std::vector<Announcement>* announcements) {
   const int rank = state_->rank();
-  const Status unreadable(Code::kInternal, "rank " + std::to_string(rank) +
-                                               " cannot read a ready list from rank " +
-                                               std::to_string(source) +
-                                               ". Either another process sends messages as that "
-                                               "rank, or this is a bug in tensorflow.mpi; please "
-                                               "report it");
+  const auto unreadable = [&] {
+    return Status(Code::kInternal, "rank " + std::to_string(rank) +
+                                       " cannot read a ready list from rank " +
+                                       std::to_string(source) +
+                                       ". Either another process sends messages as that rank, or "
+                                       "this is a bug in tensorflow.mpi; please report it");
+  };
   if (relay_ != nullptr) {
     std::vector<Announcement> to_relay;
-    if (!Decode(bytes, state_->size(), &to_relay)) return unreadable;
+    if (!Decode(bytes, state_->size(), &to_relay)) return unreadable();
     for (Announcement& announcement : to_relay) {
       relay_->Add(std::move(announcement), state_->now);
     }
     return Status();
   }
   ReadyList ready_list;
-  if (rank != 0 || !Decode(bytes, &ready_list)) return unreadable;
+  if (rank != 0 || !Decode(bytes, &ready_list)) return unreadable();
   if (ready_list.joined && !joined_.Contains(source)) joined_.Add(RankSet(source));
   if (!ready_list.empty()) announcements->push_back({RankSet(source), std::move(ready_list)});
   return Status();
