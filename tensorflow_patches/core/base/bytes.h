@@ -190,8 +190,7 @@ class Reader {
     }
     return Bad();
   }
-  // A size or a number of elements, which cannot exceed the remaining bytes, since every element
-  // takes at least one.
+  // A size or a number of elements: not more than the bytes left, as each takes at least one.
   uint64_t Count() {
     const uint64_t count = Varint();
     return count <= Left() ? count : Bad();

@@ -28,8 +28,7 @@ class RowAccess {
   virtual void Begin(const std::vector<int64_t>& rows, int contributors) = 0;
   // Writes this rank's rows [begin, end) to `to`, one after another.
   virtual void Put(int64_t begin, int64_t end, char* to) = 0;
-  // `from` points to the rows [begin, end) of another rank, as its Put with the same bounds wrote
-  // them.
+  // `from`: the rows [begin, end) of another rank, as its Put with the same bounds wrote them.
   virtual void Take(int rank, int64_t begin, int64_t end, const char* from) = 0;
 };
 

@@ -1,7 +1,6 @@
 // A result without a value, for operations of the core that can fail.
 //
-// The core depends neither on TensorFlow nor on absl; glue/ maps the codes one to one to
-// absl::Status.
+// The core does not depend on absl; glue/ maps the codes one to one to absl::Status.
 
 #ifndef TFMPI_CORE_BASE_STATUS_H_
 #define TFMPI_CORE_BASE_STATUS_H_
