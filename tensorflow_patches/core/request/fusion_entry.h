@@ -10,8 +10,7 @@
 namespace tfmpi {
 
 // `request` is null on a rank that does not take part: it contributes nothing (the op's neutral
-// element, no rows) and drops the result. Signature and request outlive the execution of the
-// response.
+// element, no rows) and drops the result. Both outlive the execution of the response.
 struct FusionEntry {
   const Signature& signature;
   Request* request = nullptr;

@@ -19,8 +19,7 @@ namespace tfmpi {
 
 using Members = std::vector<int32_t>;
 
-// The tensors of one request, if it has several: agreeing on each would cost more than moving a
-// small one.
+// The tensors of one request: agreeing on each would cost more than moving a small one.
 struct Parts {
   std::vector<std::string> names;
   std::vector<Shape> shapes;
@@ -39,8 +38,7 @@ struct Signature {
   Shape shape;       // GathersRows: ranks may differ in the first dimension, the rows
   // SparseAllgather only: bytes sent for each row besides its elements, such as its index.
   int32_t extra_row_bytes = 0;
-  // SparseAllgather only: if the ranks have more rows than this in total, no data moves; -1: no
-  // limit.
+  // SparseAllgather only: no data moves if the ranks have more rows in total; -1: no limit.
   int64_t row_limit = -1;
   // SparseAllgather only: each rank's rows are sent unchanged, including duplicates.
   bool every_row = false;
@@ -109,8 +107,7 @@ std::string DescribeDifference(const std::string& name, int first_rank, const Si
 // Not ok, with the reason, if no rank could execute it.
 Status Validate(const Signature& signature);
 
-// The purpose of a request decides, among other things, whether it may complete without a rank that
-// has no gradients.
+// Decides, for example, whether a request may complete without a rank that has no gradients.
 enum class Purpose : uint8_t {
   kStep,        // a kernel in a training step
   kScript,      // the script's own call, or a decision that all ranks must share
