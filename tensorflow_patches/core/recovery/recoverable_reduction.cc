@@ -80,8 +80,7 @@ Status RecoverableReduction::Collect(const Response& response,
 Status RecoverableReduction::Factors(const std::vector<FusionEntry>& entries, int contributors,
                                      TimePoint deadline, std::vector<double>* factors) {
   // The average is later divided by `contributors`; the factors turn that into a division by the
-  // sum of the weights. If the sum differs by rounding errors only, the factor is 1, and the
-  // average keeps every bit.
+  // sum of the weights. If that differs by rounding errors only, a factor of 1 keeps every bit.
   constexpr double kWeightTolerance = 1e-5;
   factors->assign(entries.size(), 1.0);
   if (!divides_by_weights_) return Status();

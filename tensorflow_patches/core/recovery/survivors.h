@@ -1,5 +1,4 @@
-// The survivors' exchange after a death: how far each has come, and the results that some of them
-// have and others lack.
+// The survivors' exchange after a death: how far each has come, and the results that some lack.
 //
 // Communication thread only; all survivors make the same calls.
 
