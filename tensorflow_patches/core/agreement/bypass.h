@@ -26,8 +26,7 @@ class ResponseBypass {
   // others do not wait.
   ResponseBypass(Transport* transport, bool takes_part);
 
-  // For a new group. Only without `takes_part`, because the word and the predictor keep their
-  // state.
+  // For a new group. Only without `takes_part`: the word and the predictor keep their state.
   void Restart() { position_ = 0; }
 
   // The number of agreements with responses so far: the same on all ranks at the same agreement.

@@ -16,8 +16,7 @@ std::string Seconds(Clock::duration duration) {
   return text;
 }
 
-// A kAllgather often has a name that is never used again, such as that of a batch of data, so it
-// gets no number.
+// Whether it gets a number: a kAllgather's name, such as that of a batch, is often used only once.
 bool Recurs(const Signature& signature) { return signature.kind != OpKind::kAllgather; }
 
 // A script may call one collective with a new shape each time, which must not fill the memory:

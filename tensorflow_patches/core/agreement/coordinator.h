@@ -45,8 +45,7 @@ class Coordinator {
     return pending_.empty() && agreed_.empty() && early_errors_.empty() && next_.empty() &&
            num_joined_ == 0;
   }
-  // The ranks have agreed on the predicted response list, by votes or by announcing it all at once.
-  // `id`: a name in it, for stall reports.
+  // The ranks have agreed on a list without Decide. `id`: a name in it, for stall reports.
   void Predicted(NameId id, TimePoint now) {
     predicted_ = id;
     predicted_at_ = now;

@@ -62,9 +62,8 @@ bool Coordinator::Lacks(const Pending& pending, int rank) const {
   return !can_do_without || !HasNoGradients(rank);
 }
 
-// The requests that block `rank`; empty if it can continue by itself. Also empty if it waits for a
-// file of rank 0, because that wait ends at the latest when rank 0 waits for this rank
-// (python/_src/files/waits.py).
+// The requests that block `rank`; empty if it can continue by itself, or waits for a file of rank
+// 0: that wait ends at the latest when rank 0 waits for this rank (python/_src/files/waits.py).
 std::vector<const Coordinator::Pending*> Coordinator::WaitsIn(int rank) const {
   const WaitState& wait_state = peers_[rank].wait_state;
   std::vector<const Pending*> found;

@@ -1,7 +1,6 @@
 // The messages between ranks: ready lists to the coordinator, response lists from it.
 //
-// Plain data and its encoding. Encode and Decode are pure functions; Decode returns false if the
-// bytes are malformed.
+// Plain data and pure functions. Decode returns false if the bytes are malformed.
 
 #ifndef TFMPI_CORE_AGREEMENT_MESSAGE_H_
 #define TFMPI_CORE_AGREEMENT_MESSAGE_H_
@@ -26,8 +25,7 @@ struct NamedSignature {
   Purpose purpose = Purpose::kStep;  // of a numbered name: that of its first announcement
 };
 
-// A sparse allgather that is ready under a known number. Only its number of rows may differ from
-// the previous time.
+// A sparse allgather that is ready under a known number. Its rows may change each time.
 struct KnownGather {
   NameId id = kNoId;
   int64_t rows = 0;

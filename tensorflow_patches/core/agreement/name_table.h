@@ -50,8 +50,7 @@ class NameTable {
 
   // For a new group: forgets all numbers and announcements. No withdrawal may be open.
   void Restart();
-  // Visits the entries with pending requests in name order, so that all ranks visit the names that
-  // they have in common in the same order.
+  // Visits the entries with pending requests in name order, which is the same on all ranks.
   template <typename Body>
   void ForEachInOrder(const Body& body) {
     for (const std::string& name : SortedNames()) {

@@ -35,8 +35,7 @@ class ResponsePredictor {
   // The predicted gathers, in the order of the response list. Their numbers of rows differ by rank
   // and step; each rank publishes its own with its vote.
   const std::vector<NameId>& gathers() const;
-  // Sets each rank's number of rows of gathers()[gather]. Call it for all gathers before the list
-  // is used.
+  // Sets each rank's rows in gathers()[gather]. Call it for all of them before the list is used.
   void SetRows(size_t gather, const std::function<int64_t(int rank)>& rows);
   // The predicted list, if names() is not empty. Valid until OnResponseList is called.
   const ResponseList& response_list() const { return prediction().response_list; }
