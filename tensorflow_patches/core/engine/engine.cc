@@ -128,8 +128,7 @@ void Engine::Run() {
   communication_thread_.GiveUp();
 }
 
-// Whether every script has ended (with recovery_, Turn finds that out) or, after a failure, this
-// rank's.
+// Whether every script has ended (with recovery_: see Turn) or, after a failure, this rank's.
 bool Engine::IsOver() const {
   if (failed_) return queue_.join_asked() || queue_.leave_asked();
   return state_.finished && recovery_ == nullptr;

@@ -75,8 +75,7 @@ Status Executor::ResolveAll(const Response& response) {
   return Status();
 }
 
-// Appends the item to fusion_entries_ and entries_. Not ok if it does not match what this rank has
-// announced.
+// Appends the item to fusion_entries_ and entries_, if it matches what this rank has announced.
 Status Executor::Resolve(const ResponseItem& item, int contributors) {
   NameTable& names = pending_->names();
   if (item.is_new && item.id != kNoId) names.Number(item.id, item.named);

@@ -41,8 +41,7 @@ class Heartbeats {
   // A message of `rank` has arrived.
   void OnMessage(int rank) { silences_[rank] = Clock::duration::zero(); }
 
-  // Call it in each turn without other work, once begun: adds to all silences. Returns whether a
-  // heartbeat is due.
+  // Call it in each turn without other work, once begun. Returns whether a heartbeat is due.
   bool IsDue(TimePoint now) {
     // If this rank has not checked for a while, because it was held up or in a collective, the
     // others may not have run either.

@@ -52,9 +52,8 @@ class Messenger {
   // Extracts the bytes and counts the message: call it once for each. Returns what is wrong, or "".
   std::string Unseal(const ControlMessage& sealed, std::string* bytes);
 
-  // Sends an empty message to every rank that this one exchanges messages with (heartbeats.h).
-  // Sends none up once this rank and all ranks below it have joined, so none is left unread when
-  // MPI ends.
+  // Sends an empty message to the parent and the children (heartbeats.h). None goes up once this
+  // rank and all ranks below it have joined, so that none is left unread when MPI ends.
   Status SendHeartbeat();
   Heartbeats& heartbeats() { return heartbeats_; }
   const Heartbeats& heartbeats() const { return heartbeats_; }

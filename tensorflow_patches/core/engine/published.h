@@ -35,8 +35,7 @@ class Counter {
 
 class Published {
  public:
-  // `post`: a key, which a line break and a text may follow. On rank 0 also called by other threads
-  // (Engine::Post).
+  // `post`: a key, which a line break and a text may follow. On rank 0: any thread (Engine::Post).
   void CountPost(const std::string& post);
   // Resets the count of this key.
   void ForgetPosts(const std::string& key) {
