@@ -26,8 +26,7 @@ class ResponseBypass {
   // others do not wait.
   ResponseBypass(Transport* transport, bool takes_part);
 
-  // For a new group. Only without `takes_part`, because the word and the predictor keep their
-  // state.
+  // For a new group. Only without `takes_part`: the word and the predictor keep their state.
   void Restart() { position_ = 0; }
 
   // The number of agreements with responses so far: the same on all ranks at the same agreement.
@@ -39,7 +38,7 @@ class ResponseBypass {
   const std::vector<NameId>& expected() const { return predictor_.names(); }
 
   // For ranks that agree by messages, when all of them have announced `ready_list`: whether it is
-  // exactly what the predictor expects.
+  // exactly what the predictor expects, and contains no gathers.
   bool IsExpected(const ReadyList& ready_list) const {
     return takes_part_ && ready_list.gathers.empty() && predictor_.gathers().empty() &&
            ready_list.wait_state.empty() && ready_list.ready == expected() &&
@@ -61,10 +60,10 @@ class ResponseBypass {
   // kCommitted: the vote was already committed; call Commit.
   Outcome End();
 
-  // All ranks have voted. Advances the position and removes the expected names from the ready list,
-  // which may contain more. Returns the list to execute, valid until the next agreement.
+  // After all ranks have voted: advances the position and removes the expected names from the ready
+  // list. Returns the list to execute, valid until the next agreement.
   const ResponseList& Commit(ReadyList* ready_list);
-  // Advances the position by a response list of the coordinator that has responses.
+  // For a response list of the coordinator that has responses: advances the position.
   void OnResponseList(const ResponseList& response_list, const NameTable& table);
 
  private:
@@ -79,7 +78,7 @@ class ResponseBypass {
   Transport* const transport_;
   const bool takes_part_;
   uint64_t position_ = 0;
-  uint64_t commits_ = 0;  // so far: the same on all ranks at the same agreement
+  uint64_t commits_ = 0;  // the same on all ranks at the same agreement
   Consensus consensus_;
   ResponsePredictor predictor_;
   bool voted_ = false;

@@ -1,14 +1,13 @@
-// How the ranks of a group, if all are on one node, agree on the next response list that each of
-// them expects, without a message.
+// How the ranks of a group, if all are on one node, agree without a message on the response list
+// that each of them expects next.
 //
 // Agreements have positions, numbered identically on all ranks. At a position each rank may vote
 // for what it expects there. The vote is committed when all ranks have voted, and rejected if a
-// rank rejects it before that. Both outcomes are final, and the same for all ranks. Nothing is
-// committed at a position as long as one rank has not voted there.
+// rank rejects it before that. Both outcomes are final, and the same for all ranks.
 //
-// The others may leave a position before a rank has seen its outcome: NCCL, for example, only
-// enqueues what was committed. But they commit nothing more without this rank's vote, so if its
-// vote was committed, that is the last commit, which the word keeps.
+// Other ranks may leave a position before this rank has seen its outcome: NCCL, for example, only
+// enqueues what was committed. But without this rank's vote nothing more is committed, so if its
+// last vote was committed, that is the last commit, whose position the word contains.
 //
 // Called on the communication thread. The ranks share the word, which is initially zero.
 
@@ -62,7 +61,7 @@ class Consensus {
  private:
   static constexpr int kLooks = 16;
   // From the lowest bits: the number of votes at a position, or kRejection; how many positions
-  // before it the last commit was, or 0 if there was none so near; the position.
+  // before it the last commit was, or 0 if none was near enough; the position.
   static constexpr int kVoteBits = 12, kPositionShift = 24;
   static constexpr uint64_t kRejection = (uint64_t{1} << kVoteBits) - 1;
   static constexpr uint64_t kFarthest = (uint64_t{1} << (kPositionShift - kVoteBits)) - 1;
@@ -79,7 +78,7 @@ class Consensus {
     return at == position && votes != kRejection ? Outcome::kOpen : Outcome::kRejected;
   }
 
-  // How many positions before `position` the last commit was, or 0 if there was none so near.
+  // How many positions before `position` the last commit was, or 0 if none was near enough.
   uint64_t Distance(uint64_t position, uint64_t word) const {
     const bool committed = VotesOf(word) == ranks_;
     if (!committed && DistanceOf(word) == 0) return 0;

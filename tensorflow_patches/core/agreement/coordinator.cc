@@ -16,15 +16,13 @@ std::string Seconds(Clock::duration duration) {
   return text;
 }
 
-// A plain allgather often has a name that is never used again, such as that of a batch of data, so
-// it gets no number.
+// Whether it gets a number: a kAllgather's name, such as that of a batch, is often used only once.
 bool Recurs(const Signature& signature) { return signature.kind != OpKind::kAllgather; }
 
 // A script may call one collective with a new shape each time, which must not fill the memory:
 // beyond this limit, requests are sent by name.
 constexpr size_t kMaxIdsOfAName = 16;
 
-// Whether two allreduces can be fused.
 bool CanShareBuffer(const Signature& a, const Signature& b) {
   return a.op == b.op && WireType(a.dtype) == WireType(b.dtype) && a.on_gpu == b.on_gpu &&
          a.members == nullptr && b.members == nullptr;
@@ -87,7 +85,7 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
   ++pending.num_ready;
   NoteReady(rank, &pending, now);
   if (WithoutRows(pending.named.signature) != WithoutRows(named.signature)) {
-    // In rank order, not in order of arrival, so that a job that fails twice prints the same line.
+    // In rank order, so that a job that fails twice prints the same line.
     const bool in_order = pending.first_rank < rank;
     const std::string difference =
         in_order ? DescribeDifference(named.name, pending.first_rank, pending.named.signature, rank,
@@ -231,7 +229,7 @@ std::string Coordinator::DescribeAbsent(const Pending& pending) const {
 }
 
 // A script usually ends on all ranks at about the same time, so a finished rank is worth a line
-// only if others continue without it. One line each time that fewer ranks remain than before.
+// only if others continue without it, and another line only if fewer remain than ever before.
 void Coordinator::NoteAbsent(const Pending& pending, const std::string& absent) {
   if (pending.num_ready >= noted_contributors_) return;
   noted_contributors_ = pending.num_ready;
@@ -257,7 +255,6 @@ void Coordinator::Fail(const std::string& name, Code code, const std::string& me
   next_.errors.push_back({name, code, message});
 }
 
-// For messages: a rank and what its script is doing, if known.
 std::string Coordinator::RankAndDoing(int rank) const {
   const std::string& doing = peers_[rank].wait_state.doing;
   return "rank " + std::to_string(rank) + (doing.empty() ? "" : ", in " + doing + ",");

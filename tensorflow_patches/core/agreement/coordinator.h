@@ -1,10 +1,10 @@
 // Decides, on rank 0, what all ranks do next: which tensors are ready everywhere, in which order,
 // and which of them are fused.
 //
-// TensorFlow runs Apply ops in an order that differs between ranks and steps. Each rank announces
-// what is ready; the coordinator answers with response lists, which every rank executes in the same
-// order. It does no I/O: the engine of rank 0 passes messages in and sends the results, on the
-// communication thread only. It owns all its state. Time is an argument, so tests need no clock.
+// TensorFlow runs optimizer ops in an order that differs between ranks and steps. Each rank
+// announces what is ready; the coordinator answers with response lists, which every rank executes
+// in the same order. It does no I/O: the engine of rank 0 passes messages in and sends the results,
+// on the communication thread only. Time is an argument, so tests need no clock.
 
 #ifndef TFMPI_CORE_AGREEMENT_COORDINATOR_H_
 #define TFMPI_CORE_AGREEMENT_COORDINATOR_H_
@@ -39,14 +39,13 @@ class Coordinator {
 
   void Receive(int rank, const ReadyList& ready_list, TimePoint now);
 
-  // Whether no request is unanswered, nothing waits for Decide, no error will answer a request that
-  // a rank has not announced yet, and no rank has joined.
+  // Whether every request has been answered, nothing waits for Decide, no rank must still announce
+  // a request that an error has answered, and no rank has joined.
   bool nothing_open() const {
     return pending_.empty() && agreed_.empty() && early_errors_.empty() && next_.empty() &&
            num_joined_ == 0;
   }
-  // The ranks have agreed on the predicted response list, by votes or because all announced it at
-  // once. `id`: a name in it, for stall reports.
+  // The ranks have agreed on a list without Decide. `id`: a name in it, for stall reports.
   void Predicted(NameId id, TimePoint now) {
     predicted_ = id;
     predicted_at_ = now;
@@ -107,12 +106,12 @@ class Coordinator {
   std::string RankAndDoing(int rank) const;
   std::string DescribeAbsent(const Pending& pending) const;
 
-  // In coordinator_waits.cc: what the ranks report about their waits.
+  // In coordinator_waits.cc.
   void SetWaitState(int rank, const WaitState& wait_state);
   void EndWaitsIn(const std::string& name);
   bool HasNoGradients(int rank) const;
-  // Whether `pending` must still wait for `rank`: not for a rank that has joined, is no member, or
-  // has no gradients, if this is a step's gradient or sparse update, or in the background.
+  // Whether `pending` must still wait for `rank`. Averages and sparse updates of a step, and
+  // background requests, do not wait for a rank that has no gradients.
   bool Lacks(const Pending& pending, int rank) const;
   std::vector<const Pending*> WaitsIn(int rank) const;
   bool WaitsForAny(int rank, const std::vector<bool>& stuck) const;
@@ -132,17 +131,17 @@ class Coordinator {
   std::vector<Peer> peers_;
   std::vector<LastReady> last_ready_;
   int num_joined_ = 0;
-  int noted_contributors_ = 1 << 30;  // the smallest number of ranks in a notice of NoteAbsent
+  int noted_contributors_ = 1 << 30;  // the smallest number that NoteAbsent has reported
   std::unordered_map<std::string, Pending> pending_;
-  std::vector<Pending> agreed_;  // ready everywhere, in the order in which they became so
-  std::vector<NamedSignature> by_id_;
+  std::vector<Pending> agreed_;        // ready everywhere, in the order in which they became so
+  std::vector<NamedSignature> by_id_;  // by number
   NameId predicted_ = kNoId;
   TimePoint predicted_at_;
   std::unordered_map<std::string, std::vector<NameId>> ids_;  // by name; one per signature
   // By name and rank: how many of the rank's next requests have already been answered by errors
   // that were sent to all ranks.
   std::unordered_map<std::string, std::map<int, int>> early_errors_;
-  ResponseList next_;
+  ResponseList next_;  // for Decide, which adds the responses
   std::vector<std::string> notices_;
   TimePoint last_stall_check_;
   TimePoint last_rank_0_waits_post_;

@@ -1,10 +1,10 @@
 // How the coordinator uses what ranks report about their waits: it continues without the gradients
 // of a rank that has none to contribute, and ends a group whose ranks wait for one another.
 //
-// A report holds until the rank reports something else or announces something that its script waits
-// for (an idle rank: announces anything), or rank 0 sends something that may end the wait: an
-// answer to the request; for a file, a post; for an idle rank, any answer. Posts and answers are
-// counted, so the coordinator notices a report that crossed one.
+// A report holds until the rank reports something else, announces a request that its script waits
+// for (if it was idle: any request), or is sent what may end the wait: the answer to its request; a
+// post, if it waits for a file; any answer, if it was idle. Posts and answers are counted, so that
+// the coordinator recognizes a report that was sent before one of them arrived.
 
 #include <algorithm>
 #include <utility>
@@ -27,7 +27,7 @@ void Coordinator::SetWaitState(int rank, const WaitState& wait_state) {
   stored = wait_state;
   if (stored.blocked == WaitState::Blocked::kInRequest) {
     const auto it = pending_.find(stored.what);
-    // It was answered while the report was in transit.
+    // If it was answered while the report was in transit, the wait is over.
     if (it == pending_.end() || !it->second.ready[rank]) stored.blocked = WaitState::Blocked::kNo;
   }
   if (HasNoGradients(rank)) CheckAllReady();
@@ -62,9 +62,8 @@ bool Coordinator::Lacks(const Pending& pending, int rank) const {
   return !can_do_without || !HasNoGradients(rank);
 }
 
-// The requests that block `rank`; empty if it can continue by itself. Also empty if it waits for a
-// file of rank 0, because that wait ends at the latest when rank 0 waits for this rank
-// (python/_src/files/waits.py).
+// The requests that block `rank`; empty if it can continue by itself, or waits for a file of rank
+// 0: that wait ends at the latest when rank 0 waits for this rank (python/_src/files/waits.py).
 std::vector<const Coordinator::Pending*> Coordinator::WaitsIn(int rank) const {
   const WaitState& wait_state = peers_[rank].wait_state;
   std::vector<const Pending*> found;
@@ -79,8 +78,7 @@ std::vector<const Coordinator::Pending*> Coordinator::WaitsIn(int rank) const {
   return found;
 }
 
-// Whether `rank` waits for a rank of `stuck`. A single request that cannot complete is enough,
-// since a step needs all of its requests.
+// Whether `rank` waits for a rank of `stuck` in any request: a step needs all of its requests.
 bool Coordinator::WaitsForAny(int rank, const std::vector<bool>& stuck) const {
   if (peers_[rank].joined) return false;
   const std::vector<const Pending*> waits = WaitsIn(rank);
@@ -126,21 +124,21 @@ std::string Coordinator::DescribeDeadlock(const std::vector<bool>& stuck) const 
   for (int rank = 0; rank < size_; ++rank) {
     if (!stuck[rank] || ++described > kMaxRanksDescribed) continue;
     const std::vector<const Pending*> waits = WaitsIn(rank);
-    const Pending* first = nullptr;
+    const Pending* oldest = nullptr;
     std::vector<int> missing;
     for (const Pending* pending : waits) {
       std::vector<int> lacking;
       for (int r = 0; r < size_; ++r) {
         if (stuck[r] && Lacks(*pending, r)) lacking.push_back(r);
       }
-      const bool older = first == nullptr || pending->since < first->since;
+      const bool older = oldest == nullptr || pending->since < oldest->since;
       if (lacking.empty() || !older) continue;
-      first = pending;
+      oldest = pending;
       missing = std::move(lacking);
     }
     if (described > 1) text += "; ";
     text += RankAndDoing(rank) + " waits for " + NameRanks(missing) + " in " +
-            Name(first->named.signature.kind) + " '" + first->named.name + "'";
+            Name(oldest->named.signature.kind) + " '" + oldest->named.name + "'";
   }
   if (described > kMaxRanksDescribed) {
     text += "; and " + std::to_string(described - kMaxRanksDescribed) + " more";

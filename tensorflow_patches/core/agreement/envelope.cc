@@ -12,7 +12,7 @@ struct Header {
   uint32_t number;
 };
 
-// Includes the length, since zero bytes have the fingerprint 0, however many there are.
+// Includes the length, since any number of zero bytes has the fingerprint 0.
 uint32_t Hash(uint32_t number, const char* data, size_t bytes) {
   constexpr uint64_t kFactor = 0x9e3779b97f4a7c15u;  // odd
   const uint64_t hash = (number + kFactor * (Fingerprint(data, bytes) + bytes)) * kFactor;

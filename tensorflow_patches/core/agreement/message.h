@@ -1,8 +1,6 @@
 // The messages between ranks: ready lists to the coordinator, response lists from it.
 //
-// Plain data and its encoding. Encode and Decode are pure functions; Decode returns false if the
-// bytes are malformed. Both ends run the same build (core/transport/roll_call.h compares
-// the builds at start), so the encoding has no version.
+// Plain data and pure functions. Decode returns false if the bytes are malformed.
 
 #ifndef TFMPI_CORE_AGREEMENT_MESSAGE_H_
 #define TFMPI_CORE_AGREEMENT_MESSAGE_H_
@@ -24,11 +22,10 @@ struct NamedSignature {
   std::string name;
   Signature signature;
   uint64_t fingerprint = 0;
-  Purpose purpose = Purpose::kStep;  // under a number, that of the first announcement
+  Purpose purpose = Purpose::kStep;  // of a numbered name: that of its first announcement
 };
 
-// A sparse allgather that is ready under a known number. Only its number of rows may differ from
-// the previous time.
+// A sparse allgather that is ready under a known number. Its rows may change each time.
 struct KnownGather {
   NameId id = kNoId;
   int64_t rows = 0;
@@ -42,7 +39,7 @@ struct WaitState {
   Blocked blocked = Blocked::kNo;
   std::string what;    // the name of the request; the file of rank 0
   uint64_t posts = 0;  // kForFile: the number of posts it has seen, none of which ended its wait
-  bool has_no_gradients = false;  // blocked: the others average gradients without it meanwhile
+  bool has_no_gradients = false;  // blocked: the others average gradients without it
   bool idle = false;              // it waits for answers, and its process does nothing else
   uint64_t answers = 0;           // idle: how many agreements that complete requests it has seen
   std::string doing;              // for people: "fit() of model 'm', epoch 2, after 12 steps"
@@ -52,7 +49,6 @@ struct WaitState {
            has_no_gradients == other.has_no_gradients && idle == other.idle &&
            answers == other.answers && doing == other.doing;
   }
-  bool operator!=(const WaitState& other) const { return !(*this == other); }
 };
 inline constexpr int kNumBlocked = 3;
 

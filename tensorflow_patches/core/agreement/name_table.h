@@ -1,5 +1,5 @@
-// What this rank knows about each name: this rank's unfinished requests, and the numbers that rank
-// 0 has assigned to its signatures.
+// What this rank knows about each name: its unfinished requests here, and the numbers that rank 0
+// has assigned to its signatures.
 //
 // Used by the communication thread. Owns its submissions. A repeated step looks a name up once and
 // allocates nothing.
@@ -48,10 +48,9 @@ class NameTable {
   // number and was removed.
   Entry* TakeFirst(Entry* entry, Submission* submission);
 
-  // For a new group, if no withdrawal is open: no name has a number, no request is announced.
+  // For a new group: forgets all numbers and announcements. No withdrawal may be open.
   void Restart();
-  // Visits the entries with pending requests in name order, so that all ranks visit the names that
-  // they have in common in the same order.
+  // Visits the entries with pending requests in name order, which is the same on all ranks.
   template <typename Body>
   void ForEachInOrder(const Body& body) {
     for (const std::string& name : SortedNames()) {
@@ -62,7 +61,7 @@ class NameTable {
   // From now on all ranks use this number for `named`.
   void Number(NameId id, const NamedSignature& named);
   bool has(NameId id) const { return id < numbered_.size() && numbered_[id].entry != nullptr; }
-  // For a number that was assigned. The reference is valid until Restart.
+  // For a number that was assigned. Valid until Restart.
   const Signature& signature(NameId id) const { return numbered_.at(id).signature; }
   // The number of `signature`, ignoring its rows, under the entry's name; kNoId if it has none.
   NameId IdOf(const Entry& entry, const Signature& signature) const;

@@ -13,8 +13,8 @@ const std::vector<NameId>& NoIds() {
 
 }  // namespace
 
-// A list is predictable if it contains only responses, to which all ranks contribute, of numbered
-// names: allreduces and sparse allgathers, whose numbers of rows may change.
+// A list is predictable if, apart from posts, it contains only allreduces and sparse allgathers of
+// numbered names, to which all ranks contribute.
 bool ResponsePredictor::IsPredictable(const ResponseList& response_list,
                                       const NameTable& table) const {
   if (!response_list.errors.empty() || !response_list.withdrawn.empty() ||

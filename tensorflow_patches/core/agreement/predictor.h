@@ -32,11 +32,10 @@ class ResponsePredictor {
   bool Fits(const ReadyList& ready_list) const;
   // The numbers of the predicted names, ascending; empty if there is no prediction.
   const std::vector<NameId>& names() const;
-  // The predicted gathers, whose rows differ by rank and step, in the order of the response list.
-  // Each rank publishes its number of rows next to its vote.
+  // The predicted gathers, in the order of the response list. Their numbers of rows differ by rank
+  // and step; each rank publishes its own with its vote.
   const std::vector<NameId>& gathers() const;
-  // Sets how many rows each rank has in gathers()[gather]. Call it for each before the list is
-  // used.
+  // Sets each rank's rows in gathers()[gather]. Call it for all of them before the list is used.
   void SetRows(size_t gather, const std::function<int64_t(int rank)>& rows);
   // The predicted list, if names() is not empty. Valid until OnResponseList is called.
   const ResponseList& response_list() const { return prediction().response_list; }

@@ -6,8 +6,8 @@
 //     io->String(point.name);
 //   }
 //
-// A Writer appends each field that it is given; a Reader sets it. Both ends run the same build, so
-// the format has no version.
+// A Writer appends each field that it is given; a Reader sets it. The format has no version: both
+// ends run the same build (core/transport/roll_call.h compares the builds at the start).
 
 #ifndef TFMPI_CORE_BASE_BYTES_H_
 #define TFMPI_CORE_BASE_BYTES_H_
@@ -70,7 +70,7 @@ class Writer {
     static const T kNone;
     one(value != nullptr ? *value : kNone);
   }
-  // Ascending, distinct: one bit per number between the first and the last.
+  // Ascending and distinct. Takes one bit for each number from the first to the last.
   void Ids(const std::vector<uint32_t>& sorted) {
     Unsigned(sorted.empty() ? 0 : sorted.back() - sorted.front() + 1);
     if (sorted.empty()) return;
@@ -190,8 +190,7 @@ class Reader {
     }
     return Bad();
   }
-  // A size or a number of elements, which cannot exceed the remaining bytes, since every element
-  // takes at least one.
+  // A size or a number of elements: not more than the bytes left, as each takes at least one.
   uint64_t Count() {
     const uint64_t count = Varint();
     return count <= Left() ? count : Bad();

@@ -1,4 +1,4 @@
-// The clock behind all waits, and what a thread does while it waits.
+// The clock that all waits use, and the ways to wait: Sleep, Relax, WaitForChange.
 //
 // Any thread. A test that runs all ranks in turns on one thread installs a World in place of the
 // machine's clock, while no engine exists; the test then decides how time passes and who runs.
@@ -45,8 +45,7 @@ class Clock {
     if (world != nullptr) return world->Sleep(time);
     std::this_thread::sleep_for(time);
   }
-  // Pauses for some tens to hundreds of cycles, so that the other hardware thread of this core can
-  // run.
+  // Pauses for tens to hundreds of cycles, so that the core's other hardware thread can run.
   static void Relax() {
     World* const world = world_.load(std::memory_order_relaxed);
     if (world != nullptr) return world->Relax();
@@ -58,8 +57,7 @@ class Clock {
   // Whether now() is the machine's time, with which processor time can be compared.
   static bool IsReal() { return world_.load(std::memory_order_relaxed) == nullptr; }
 
-  // Waits as World::WaitForChange does. Returns false at once if there is no World: the caller
-  // must then wait in its own way.
+  // Calls World::WaitForChange. Returns false if there is no World: the caller must wait itself.
   static bool WaitForChange(const std::atomic<uint32_t>& word, uint32_t value, duration limit) {
     World* const world = world_.load(std::memory_order_relaxed);
     if (world != nullptr) world->WaitForChange(word, value, limit);

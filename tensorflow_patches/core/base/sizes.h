@@ -1,6 +1,5 @@
-// Sizes at which tensors are fused and split, all in one place, in bytes, from the graph to the
-// wire. Python reads the first two through the C API. For the reasons see
-// docs/decisions/006-fusion.md, 007-shared-memory.md and 008-between-nodes.md.
+// The sizes, in bytes, at which tensors are fused and split, from the graph to the wire. For the
+// reasons see docs/decisions/006-fusion.md, 007-shared-memory.md and 008-between-nodes.md.
 
 #ifndef TFMPI_CORE_BASE_SIZES_H_
 #define TFMPI_CORE_BASE_SIZES_H_
@@ -9,8 +8,8 @@
 
 namespace tfmpi {
 
-// In a graph. An average op gets no further tensor once it has this size: a small op can start
-// sooner, but each op costs time.
+// In a graph; Python reads these two through the C API. An average op gets no further tensor once
+// it has this size: smaller ops could start sooner, but each op costs time.
 inline constexpr size_t kOpBytes = size_t{2} << 20;
 // A gradient of at least this size gets an average op of its own, so it waits for no other.
 inline constexpr size_t kOwnOpBytes = size_t{1} << 20;
@@ -24,8 +23,8 @@ inline constexpr size_t kFusionBytes = size_t{4} << 20;
 // Inside a node. Up to this size every rank reduces the whole tensor, which saves one of two waits.
 inline constexpr size_t kWholeBytes = size_t{8} << 10;
 // A larger tensor passes through shared memory in chunks that fit the ranks' second-level caches.
-// With very many ranks the chunks are smaller, down to the minimum, so that those of a node's ranks
-// together do not exceed kMaxChunksBytes.
+// With very many ranks the chunks are smaller, down to kMinChunkBytes, so that those of a node's
+// ranks together do not exceed kMaxChunksBytes.
 inline constexpr size_t kChunkBytes = size_t{128} << 10;
 inline constexpr size_t kMinChunkBytes = size_t{32} << 10;
 inline constexpr size_t kMaxChunksBytes = size_t{64} << 20;

@@ -1,7 +1,6 @@
 // A result without a value, for operations of the core that can fail.
 //
-// Used on any thread; a value type that owns its message. The core depends on neither TensorFlow
-// nor absl, so it has its own type; glue/ maps the codes one to one onto absl::Status.
+// The core does not depend on absl; glue/ maps the codes one to one to absl::Status.
 
 #ifndef TFMPI_CORE_BASE_STATUS_H_
 #define TFMPI_CORE_BASE_STATUS_H_
@@ -38,7 +37,7 @@ class Status {
 
 }  // namespace tfmpi
 
-// Returns the status, which is evaluated once, unless it is ok.
+// Returns `status`, which is evaluated once, from the calling function, unless it is ok.
 #define TFMPI_RETURN_IF_NOT_OK(status)                                       \
   do {                                                                       \
     if (const ::tfmpi::Status tfmpi_status = (status); !tfmpi_status.ok()) { \

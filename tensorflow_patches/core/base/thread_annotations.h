@@ -19,7 +19,7 @@
 #define TFMPI_REQUIRES(...) TFMPI_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define TFMPI_ACQUIRE(...) TFMPI_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define TFMPI_RELEASE(...) TFMPI_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
-// A function after whose call the checker assumes that the role is held.
+// After a call of this function the checker assumes that the role is held.
 #define TFMPI_ASSERT_CAPABILITY(x) TFMPI_THREAD_ANNOTATION(assert_capability(x))
 
 #endif  // TFMPI_CORE_BASE_THREAD_ANNOTATIONS_H_

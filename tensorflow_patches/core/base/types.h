@@ -1,6 +1,5 @@
-// Element types, reductions and operations, with their names and sizes.
-//
-// Plain enumerations with stable values: messages and the C API contain them.
+// Element types, reductions and operations, with their names and sizes. Their values are stable,
+// because the C API contains them.
 
 #ifndef TFMPI_CORE_BASE_TYPES_H_
 #define TFMPI_CORE_BASE_TYPES_H_
@@ -32,8 +31,8 @@ enum class DataType : uint8_t {
 };
 inline constexpr int kNumDataTypes = 15;
 
-// The operation of a reduction. kAverage is a sum divided by the number of ranks that contributed.
-// kPlainSum is a sum by Transport::PlainAllreduce; on GPUs and with TF_MPI_FAULT=shrink it is kSum.
+// kAverage is a sum divided by the number of ranks that contributed. kPlainSum is a sum by
+// Transport::PlainAllreduce; on GPUs and with TF_MPI_FAULT=shrink it is kSum.
 enum class ReduceOp : uint8_t {
   kAverage = 0,
   kSum = 1,

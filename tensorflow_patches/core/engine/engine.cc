@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A sleeping communication thread is woken by new work, and wakes up this often to look for stalls.
+// Without new work, the sleeping communication thread wakes up this often to look for stalls.
 constexpr milliseconds kIdleWait{20};
 // Requests submitted after a failure are answered within this time.
 constexpr milliseconds kFailedWait{2};
@@ -128,7 +128,7 @@ void Engine::Run() {
   communication_thread_.GiveUp();
 }
 
-// Every script has ended (with recovery_, Turn finds that out), or this rank's after a failure.
+// Whether every script has ended (with recovery_: see Turn) or, after a failure, this rank's.
 bool Engine::IsOver() const {
   if (failed_) return queue_.join_asked() || queue_.leave_asked();
   return state_.finished && recovery_ == nullptr;
@@ -139,7 +139,7 @@ bool Engine::IsOver() const {
 bool Engine::Turn() {
   state_.now = Clock::now();
   if (failed_) {
-    // Messages of peers are no longer read: a wait for messages would return at once every time.
+    // Not Wait: it returns at once if there are messages, which are no longer read.
     if (!TakeSubmissions()) Clock::Sleep(kFailedWait);
     return true;
   }
@@ -207,13 +207,12 @@ bool Engine::TakeSubmissions() {
   return any;
 }
 
-// Not ok: the status with which the request ends at once.
+// If the request cannot be accepted, the status with which it ends at once.
 Status Engine::Accept(Request* request) {
   if (failed_) return state_.failure;
   const Signature& signature = request->signature;
-  Status status = Validate(signature);
-  if (status.ok() && recovery_ != nullptr) status = recovery_->MapToCurrentGroup(request);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(Validate(signature));
+  if (recovery_ != nullptr) TFMPI_RETURN_IF_NOT_OK(recovery_->MapToCurrentGroup(request));
   const bool orphaned = recovery_ != nullptr && signature.root == Request::kDeadRoot;
   if (signature.kind == OpKind::kBroadcast && !orphaned &&
       (signature.root < 0 || signature.root >= state_.size())) {
@@ -234,10 +233,11 @@ Status Engine::Accept(Request* request) {
   return Status();
 }
 
+// After Join or Leave: announces it; a join once this rank has no pending request.
 void Engine::NoteEnd() {
   const bool joins = queue_.join_asked() && !state_.joined;
   const bool leaves = queue_.leave_asked() && !state_.left;
-  // Again, to include everything that was submitted before the request to end was noticed.
+  // Again, to include everything that was submitted before Join or Leave was called.
   if (joins || leaves) TakeSubmissions();
   if (joins) pending_.WithdrawAhead();
   if (joins && pending_.names().nothing_pending()) {
@@ -257,8 +257,8 @@ bool Engine::ExchangeMessages(bool news) {
   return state_.ok() && negotiator_.Exchange(news);
 }
 
-// The peers are expected to vote soon; to sleep and be woken would delay the step. Returns when the
-// vote is decided, the engine fails or is to end, or there has been no work for kPollPatience.
+// The peers are expected to vote soon, and sleeping would delay the step. Returns when the vote is
+// decided, the engine fails or is to end, or there has been no work for kPollPatience.
 void Engine::PollForVotes() {
   constexpr int kPollsPerClockRead = 16;
   TimePoint began;

@@ -1,9 +1,8 @@
 // The engine: one per process. Its communication thread makes the transport calls (transport.h).
 //
-// Submit, Withdraw: any thread; they never block on communication. Completion callbacks run on the
-// communication thread, or inside Submit after Join or once the engine has stopped; no lock is
-// held. The engine owns the transport, and every request from Submit to completion. Ranks may
-// submit requests in different orders, and different requests in the same step.
+// Submit, Withdraw: any thread; they never block on communication. The engine owns the transport,
+// and every request from Submit until Request::done. Ranks may submit requests in different orders,
+// and different requests in the same step.
 
 #ifndef TFMPI_CORE_ENGINE_ENGINE_H_
 #define TFMPI_CORE_ENGINE_ENGINE_H_
@@ -65,8 +64,8 @@ class Engine {
 
   // What the script reports about itself. Any thread.
   ScriptState* script_state() { return &script_state_; }
-  // The posts received, or on rank 0 sent; the reason why communication has ended; counters. Any
-  // thread. In `done`, the generation is that of the group that produced the result.
+  // The posts received, or on rank 0 sent; the failure; counters. Any thread. In `done`, the
+  // generation is that of the group that produced the result.
   const Published& published() const { return published_; }
   Status failure() const { return published_.failure(); }
   EngineStats stats() const { return published_.stats(); }
@@ -94,7 +93,7 @@ class Engine {
     return coordinator != nullptr ? coordinator->last_ready() : std::vector<LastReady>();
   }
 
-  // The state that determines what the engine does next. For tests, between turns: start_loop.
+  // The state that determines what the engine does next. For tests, between turns of the loop.
   struct View {
     const Queue* queue;
     const EngineState* state;
@@ -105,7 +104,6 @@ class Engine {
   View view() const { return {&queue_, &state_, &pending_, &messenger_, &negotiator_}; }
 
  private:
-  // Data guarded by it, and functions that require it, belong to the communication thread.
   ThreadRole communication_thread_;
 
   void Run();
@@ -140,7 +138,7 @@ class Engine {
   WaitStateReporter wait_state_reporter_ TFMPI_GUARDED_BY(communication_thread_);
   std::unique_ptr<Recovery> recovery_ TFMPI_GUARDED_BY(communication_thread_);
   Drained drained_ TFMPI_GUARDED_BY(communication_thread_);      // reused by TakeSubmissions
-  bool failed_ TFMPI_GUARDED_BY(communication_thread_) = false;  // every request has ended
+  bool failed_ TFMPI_GUARDED_BY(communication_thread_) = false;  // the failure has been handled
 
   std::function<void()> await_loop_;  // initialized last, when all else exists; null after the end
 };

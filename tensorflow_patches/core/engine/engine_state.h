@@ -68,7 +68,7 @@ struct EngineState {
   CommunicationStats stats;
   IdleDetector idle_detector;
 
-  // Updated in each turn and every few polls: accurate enough for what takes milliseconds.
+  // Updated in each turn and every few polls, so accurate to milliseconds only.
   TimePoint now;
   bool joined = false;                 // this rank has no more requests
   bool left = false;                   // this rank stops with an error
@@ -76,8 +76,8 @@ struct EngineState {
   bool finished = false;               // every rank has joined
   bool reported_no_gradients = false;  // this rank has reported at least once that it has none
   Status failure;
-  bool interrupted = false;  // the survivors can regroup
-  bool given_up = false;     // they no longer can
+  bool interrupted = false;  // a rank has died, and the survivors will regroup
+  bool given_up = false;     // they must not regroup any more
 };
 
 }  // namespace tfmpi

@@ -42,7 +42,7 @@ void Executor::Execute(const Response& response) {
   uint64_t tensors = 0, bytes = 0;
   for (const FusionEntry& fusion_entry : fusion_entries_) {
     if (fusion_entry.request == nullptr) continue;
-    const Signature& own = fusion_entry.request->signature;  // allgather: rows differ by rank
+    const Signature& own = fusion_entry.request->signature;  // with this rank's number of rows
     tensors += Tensors(own);
     bytes += static_cast<uint64_t>(NumElements(own.shape)) * SizeOf(own.dtype);
   }
@@ -60,12 +60,10 @@ void Executor::Execute(const Response& response) {
 }
 
 Status Executor::Deliver(const Response& response, const Result& result) {
-  const Status resolved = ResolveAll(response);
-  if (resolved.ok()) {
-    CompleteEntries(RecoverableReduction::Deliver(response, fusion_entries_, state_->rank(), result,
-                                                  /*collected_here=*/false));
-  }
-  return resolved;
+  TFMPI_RETURN_IF_NOT_OK(ResolveAll(response));
+  CompleteEntries(RecoverableReduction::Deliver(response, fusion_entries_, state_->rank(), result,
+                                                /*collected_here=*/false));
+  return Status();
 }
 
 Status Executor::ResolveAll(const Response& response) {
@@ -77,8 +75,7 @@ Status Executor::ResolveAll(const Response& response) {
   return Status();
 }
 
-// Appends the item's entry to fusion_entries_ and entries_. Not ok if the item does not match what
-// this rank has announced.
+// Appends the item to fusion_entries_ and entries_, if it matches what this rank has announced.
 Status Executor::Resolve(const ResponseItem& item, int contributors) {
   NameTable& names = pending_->names();
   if (item.is_new && item.id != kNoId) names.Number(item.id, item.named);

@@ -44,8 +44,8 @@ class Executor {
   RecoverableReduction* const recoverable_;
   Fusion fusion_;
   ResponseNotes response_notes_;
-  // Of the current response, by item. Where this rank does not take part, FusionEntry::request is
-  // null, and so may be the table's entry.
+  // Of the current response, by item. If this rank does not take part in one, FusionEntry::request
+  // is null, and so may be the NameTable's entry.
   std::vector<FusionEntry> fusion_entries_;
   std::vector<NameTable::Entry*> entries_;
 };

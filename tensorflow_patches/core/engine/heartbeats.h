@@ -3,9 +3,9 @@
 //
 // Before that, every wait is for a request and has a limit. At the end of its script, however, a
 // rank waits as long as the others take, and a rank that computes sends nothing, just like one that
-// has died. So, once a rank has joined, ranks between which messages travel
-// (core/transport/control_links.h) exchange an empty message every second. A rank that is silent
-// for too long is assumed dead (presence.h), unless TF_MPI_STALL_TIMEOUT is 0.
+// has died. So, once a rank has joined, each rank sends its parent and its children
+// (core/transport/control_links.h) an empty message every second. A rank that is silent for too
+// long is assumed dead (presence.h), unless TF_MPI_STALL_TIMEOUT is 0.
 //
 // Communication thread.
 
@@ -30,7 +30,7 @@ class Heartbeats {
  public:
   explicit Heartbeats(int ranks) : silences_(ranks) {}
 
-  // Some rank has joined: heartbeats are sent from now on.
+  // Call it when the first rank has joined; later calls do nothing.
   void Begin(TimePoint now) {
     if (begun_) return;
     begun_ = true;

@@ -100,22 +100,23 @@ Status Messenger::ReceiveFromParent(const std::string& bytes, ResponseList* resp
 Status Messenger::ReceiveFromChild(int source, const std::string& bytes,
                                    std::vector<Announcement>* announcements) {
   const int rank = state_->rank();
-  const Status unreadable(Code::kInternal, "rank " + std::to_string(rank) +
-                                               " cannot read a ready list from rank " +
-                                               std::to_string(source) +
-                                               ". Either another process sends messages as that "
-                                               "rank, or this is a bug in tensorflow.mpi; please "
-                                               "report it");
+  const auto unreadable = [&] {
+    return Status(Code::kInternal, "rank " + std::to_string(rank) +
+                                       " cannot read a ready list from rank " +
+                                       std::to_string(source) +
+                                       ". Either another process sends messages as that rank, or "
+                                       "this is a bug in tensorflow.mpi; please report it");
+  };
   if (relay_ != nullptr) {
     std::vector<Announcement> to_relay;
-    if (!Decode(bytes, state_->size(), &to_relay)) return unreadable;
+    if (!Decode(bytes, state_->size(), &to_relay)) return unreadable();
     for (Announcement& announcement : to_relay) {
       relay_->Add(std::move(announcement), state_->now);
     }
     return Status();
   }
   ReadyList ready_list;
-  if (rank != 0 || !Decode(bytes, &ready_list)) return unreadable;
+  if (rank != 0 || !Decode(bytes, &ready_list)) return unreadable();
   if (ready_list.joined && !joined_.Contains(source)) joined_.Add(RankSet(source));
   if (!ready_list.empty()) announcements->push_back({RankSet(source), std::move(ready_list)});
   return Status();
@@ -123,16 +124,15 @@ Status Messenger::ReceiveFromChild(int source, const std::string& bytes,
 
 Status Messenger::SendHeartbeat() {
   const bool all_joined = relay_ != nullptr ? relay_->HaveJoined(links_.below) : state_->joined;
-  Status status;
   if (state_->rank() != 0 && !all_joined) {
-    status = Send(links_.parent,
-                  links_.tree ? Encode(std::vector<Announcement>()) : Encode(ReadyList()));
+    TFMPI_RETURN_IF_NOT_OK(Send(
+        links_.parent, links_.tree ? Encode(std::vector<Announcement>()) : Encode(ReadyList())));
   }
-  const std::string bytes = links_.children.empty() ? std::string() : Encode(ResponseList());
-  for (size_t i = 0; i < links_.children.size() && status.ok(); ++i) {
-    status = Send(links_.children[i], bytes);
+  const std::string bytes = Encode(ResponseList());
+  for (const int child : links_.children) {
+    TFMPI_RETURN_IF_NOT_OK(Send(child, bytes));
   }
-  return status;
+  return Status();
 }
 
 std::vector<int> Messenger::Peers() const {
@@ -154,15 +154,16 @@ void Messenger::SendFailureToPeers(const Status& status) {
     Send(links_.parent,
          links_.tree ? Encode({{RankSet(state_->rank()), ready_list}}) : Encode(ready_list));
   }
-  ResponseList response_list;
-  response_list.fatal = status.message();
-  for (const int child : links_.children) Send(child, Encode(response_list));
+  SendFatalToChildren(status.message());
 }
 
 void Messenger::SendStopToChildren(const std::string& why) {
-  if (state_->rank() == 0 || links_.children.empty()) return;
+  if (state_->rank() != 0) SendFatalToChildren(state_->Me() + " has stopped: " + why);
+}
+
+void Messenger::SendFatalToChildren(const std::string& why) {
   ResponseList response_list;
-  response_list.fatal = state_->Me() + " has stopped: " + why;
+  response_list.fatal = why;
   for (const int child : links_.children) Send(child, Encode(response_list));
 }
 

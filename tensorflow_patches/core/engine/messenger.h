@@ -38,6 +38,7 @@ class Messenger {
 
   // Sends this rank's list to its parent, or passes it to this rank's relay.
   Status SendUp(const ReadyList& ready_list);
+  // Sends to the parent what TakeDue has returned.
   Status SendUp(const std::vector<Announcement>& announcements);
   // Sends the list, encoded as `bytes`, to the children, which send it further down. If it has
   // responses, returns only when they can read it.
@@ -48,12 +49,11 @@ class Messenger {
     ResponseList response_list;               // already sent down
   };
   Status Receive(const ControlMessage& sealed, Incoming* incoming);
-  // Extracts the bytes; once per message, because it counts. Returns what is wrong, or "".
+  // Extracts the bytes and counts the message: call it once for each. Returns what is wrong, or "".
   std::string Unseal(const ControlMessage& sealed, std::string* bytes);
 
-  // Sends an empty message to every rank that this one exchanges messages with (heartbeats.h).
-  // Sends none up once this rank and all ranks below it have joined, so none is left unread when
-  // MPI ends.
+  // Sends an empty message to the parent and the children (heartbeats.h). None goes up once this
+  // rank and all ranks below it have joined, so that none is left unread when MPI ends.
   Status SendHeartbeat();
   Heartbeats& heartbeats() { return heartbeats_; }
   const Heartbeats& heartbeats() const { return heartbeats_; }
@@ -75,6 +75,7 @@ class Messenger {
   Status ReceiveFromParent(const std::string& bytes, ResponseList* response_list);
   Status ReceiveFromChild(int source, const std::string& bytes,
                           std::vector<Announcement>* announcements);
+  void SendFatalToChildren(const std::string& why);
 
   EngineState* const state_;
   const PendingRequests* const pending_;

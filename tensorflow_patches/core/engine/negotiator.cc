@@ -50,8 +50,8 @@ bool Negotiator::Exchange(bool news) {
   return progress || messenger_->has_due() || (!bypass_.voted() && !pending_->ready_list().empty());
 }
 
-// Announces requests: by a vote if they include what is expected, else to the coordinator. Anything
-// beyond a vote waits until the vote is decided, or for vote_patience.
+// Announces requests: by a vote if they include what is expected, else to the coordinator. Requests
+// that a vote does not include wait until it is decided, for vote_patience at most.
 bool Negotiator::VoteOrAnnounce() {
   const ReadyList& ready_list = pending_->ready_list();
   if (ready_list.empty()) return false;
@@ -73,13 +73,13 @@ bool Negotiator::VoteOrAnnounce() {
   return true;
 }
 
-// Rejects the vote at this position or, if it has been committed, executes the list.
+// Rejects the vote at this position or, if it was already committed, executes its list.
 void Negotiator::EndBypass() {
   if (bypass_.End() == Outcome::kCommitted) ExecutePredicted();
 }
 
 void Negotiator::TellCoordinator() {
-  do {
+  do {  // again if it executed a committed list, which advances the position
     EndBypass();
   } while (state_->ok() && bypass_.Look() != Outcome::kRejected);
   if (state_->ok() && !pending_->ready_list().empty()) SendReadyList(pending_->TakeReadyList());
@@ -91,7 +91,7 @@ void Negotiator::SendReadyList(const ReadyList& ready_list) {
   state_->Fail(messenger_->SendUp(ready_list));
 }
 
-// All ranks have voted, including this one.
+// Call it when all ranks have voted.
 void Negotiator::ExecutePredicted() {
   if (coordinator_ != nullptr) coordinator_->Predicted(bypass_.expected().back(), state_->now);
   state_->published->predicted.Add(1);
@@ -102,9 +102,8 @@ void Negotiator::ExecutePredicted() {
   RejectOutstanding();
 }
 
-// The next prediction may include something that this rank has already announced to the
-// coordinator, together with new requests: then this rank will not vote, and no other rank should
-// wait for its vote.
+// The next prediction may include requests that this rank has already announced to the coordinator.
+// Then this rank will not vote, and the others should not wait for its vote.
 void Negotiator::RejectOutstanding() {
   if (state_->ok() && pending_->AnyOutstanding(bypass_.expected())) bypass_.End();
 }
@@ -128,19 +127,14 @@ bool Negotiator::ForwardDue() {
     return true;
   }
   for (const Announcement& announcement : due) {
-    if (state_->ok()) OnAnnouncement(announcement);
+    if (!state_->ok() || AnswerUnanimous(announcement)) continue;
+    for (const int rank : announcement.ranks.ranks()) OnReadyList(rank, announcement.list);
   }
   return true;
 }
 
-// On rank 0.
-void Negotiator::OnAnnouncement(const Announcement& announcement) {
-  if (AnswerUnanimous(announcement)) return;
-  for (const int rank : announcement.ranks.ranks()) OnReadyList(rank, announcement.list);
-}
-
-// All ranks have announced what is expected, and the coordinator has nothing else open: it would
-// make the same decision, at a cost that grows with ranks and names.
+// If all ranks have announced what is expected and the coordinator has nothing else open, answers
+// without it: its decision would be the same, at a cost that grows with ranks and names.
 bool Negotiator::AnswerUnanimous(const Announcement& announcement) {
   if (announcement.ranks.size() != state_->size() || !bypass_.IsExpected(announcement.list) ||
       !coordinator_->nothing_open()) {
@@ -178,15 +172,13 @@ void Negotiator::Coordinate() {
   for (const std::string& line : notices) {
     if (state_->options.log) state_->options.log(line);
   }
-  // A notice is usually a stall report; a heartbeat with it shows waiting ranks that rank 0 is
-  // alive (presence.h).
+  // Most notices are stall reports: the heartbeat shows that rank 0 is alive (presence.h).
   if (!notices.empty() && state_->ok()) state_->Fail(messenger_->SendHeartbeat());
   if (state_->ok() && !response_list.empty()) Answer(std::move(response_list));
 }
 
-// On rank 0: answers all ranks.
 void Negotiator::Answer(ResponseList response_list) {
-  // A vote is committed before the response list is executed, or not at all.
+  // An open vote is either committed before this list is executed, or rejected.
   if (!response_list.responses.empty()) TellCoordinator();
   if (!state_->ok()) return;
   response_list.position = bypass_.position();

@@ -40,7 +40,7 @@ class Negotiator {
   // Executes all of a response list except its responses.
   void ExecuteRest(const ResponseList& response_list);
 
-  // For the group that the transport now has; its first rank gets a new coordinator.
+  // For the group that the transport now has; its rank 0 gets a new coordinator.
   void Restart();
 
   // Whether this rank's open vote has been decided, which no message announces.
@@ -61,7 +61,6 @@ class Negotiator {
   void RejectOutstanding();
   void Handle(const ControlMessage& message);
   bool ForwardDue();
-  void OnAnnouncement(const Announcement& announcement);
   bool AnswerUnanimous(const Announcement& announcement);
   void OnReadyList(int rank, const ReadyList& ready_list);
   void Coordinate();

@@ -25,7 +25,7 @@ struct EngineOptions {
   // rank 0 answers it without the coordinator (Negotiator::AnswerUnanimous).
   bool response_bypass = true;
   // After waiting this long for the others' votes, a rank tells the coordinator, which knows who is
-  // missing and reports it. A relay holds announcements back for as long.
+  // missing and reports it. A relay holds announcements back as long, too.
   Clock::duration vote_patience = std::chrono::milliseconds(10);
   // The ranks continue without those that die. Requires a transport with a membership(); ranks do
   // not vote, and requests with GPU memory fail.
@@ -34,7 +34,7 @@ struct EngineOptions {
   // before Finalize, by all ranks. Returns false if it failed.
   std::function<bool(Transport*)> at_end;
   // For tests, on the communication thread. kReadyList: rank 0 has received it from `rank`.
-  // kResponseList, kVoted: what this rank is about to execute, as received or by a vote.
+  // kResponseList, kVoted: this rank is about to execute it. `message`: the encoded list.
   enum class Event { kReadyList, kResponseList, kVoted };
   std::function<void(Event event, int rank, const std::string& message)> trace;
   // Starts the communication thread's loop and returns a function that waits for its end; null: on
@@ -42,7 +42,7 @@ struct EngineOptions {
   std::function<std::function<void()>(const std::function<void()>& loop)> start_loop;
 };
 
-// Counters since the start. They are read one after another, so not at the same moment.
+// Counters since the start, not all read at the same moment.
 struct EngineStats {
   uint64_t completed = 0;    // tensors of requests that ended with ok
   uint64_t collectives = 0;  // responses executed

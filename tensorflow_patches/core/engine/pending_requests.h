@@ -42,17 +42,17 @@ class PendingRequests {
   // either case that request is announced first, because the coordinator counts it.
   void CompleteByError(const NamedError& error);
 
-  // The next announcements. With an open vote they include everything expected (bypass.h).
+  // The next announcements. While a vote is open, they include everything expected (bypass.h).
   ReadyList& ready_list() { return ready_list_; }
   const ReadyList& ready_list() const { return ready_list_; }
   // Takes them, to be sent to the coordinator.
   ReadyList TakeReadyList();
-  // Whether one of these has been announced to the coordinator and not been answered.
+  // Whether one of these is announced to the coordinator and not answered.
   bool AnyOutstanding(const std::vector<NameId>& names) const;
 
   // For a new group of ranks, to which nothing has been announced.
   void Restart();
-  void AnnounceAll();
+  void AnnounceAll();  // call it when the other parts have restarted, too
 
   NameTable& names() { return names_; }
   const NameTable& names() const { return names_; }
@@ -67,7 +67,7 @@ class PendingRequests {
   const std::function<void()> send_now_;
   NameTable names_;
   ReadyList ready_list_;
-  int outstanding_ = 0;  // the number of outstanding entries
+  int outstanding_ = 0;  // the number of entries that are NameTable::Entry::outstanding
   // For names that were not submitted here when the ranks agreed on the error.
   Errors early_errors_;
   Errors former_errors_;  // of former groups, which no coordinator counts any more

@@ -45,8 +45,7 @@ void Presence::CheckCoordinator() {
   ReportSilence(unanswered, since);
 }
 
-// Rank 0 sends a heartbeat with each of its stall reports. Rank 1 reports the silence for all ranks
-// that receive none.
+// Rank 0 sends a heartbeat with each stall report. If none comes, rank 1 says so for all ranks.
 void Presence::ReportSilence(const std::string& unanswered, TimePoint since) {
   const Clock::duration warning = state_->options.coordinator.stall_warning;
   if (state_->rank() != 1 || warning.count() == 0 || !state_->options.log) return;

@@ -17,7 +17,7 @@
 
 namespace tfmpi {
 
-// Posted to every rank for each rank that has joined; the rank follows a line break.
+// Posted to every rank when a rank has joined; its number follows, after a line break.
 constexpr char kJoinedPost[] = "joined";
 inline std::string JoinedPost(int rank) { return kJoinedPost + ("\n" + std::to_string(rank)); }
 inline bool IsJoinedPost(const std::string& post) {
@@ -35,8 +35,7 @@ class Counter {
 
 class Published {
  public:
-  // `post`: a key, which a line break and a text may follow. On rank 0 also called by other threads
-  // (Engine::Post).
+  // `post`: a key, which a line break and a text may follow. On rank 0: any thread (Engine::Post).
   void CountPost(const std::string& post);
   // Resets the count of this key.
   void ForgetPosts(const std::string& key) {
@@ -59,7 +58,7 @@ class Published {
     return failure_;
   }
 
-  // The generation: how often the group has changed.
+  // The generation: how often the group has shrunk.
   void BeginGeneration() { generation_.fetch_add(1, std::memory_order_release); }
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 

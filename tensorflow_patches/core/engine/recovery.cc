@@ -9,7 +9,7 @@
 namespace tfmpi {
 
 void Recovery::CheckForDeaths() {
-  constexpr std::chrono::milliseconds kBetweenLooks{2};  // each check calls MPI
+  constexpr std::chrono::milliseconds kBetweenLooks{2};  // each look calls MPI
   if (!state_->ok() || state_->now < checked_for_deaths_ + kBetweenLooks) return;
   checked_for_deaths_ = state_->now;
   if (parts_.transport->membership()->HasFailedRank()) {
@@ -63,17 +63,17 @@ bool Recovery::RegroupSurvivors() {
   if (status.ok() && all) return true;
   state_->interrupted = true;
   state_->failure = Status(Code::kUnavailable, "a rank has died");
-  for (int ranks = state_->size(); status.ok(); --ranks) {
-    // Each round means another death, so ranks + 1 rounds mean that something else fails.
-    if (ranks < 0) status = Status(Code::kInternal, "the survivors cannot regroup");
+  for (int rounds_left = state_->size(); status.ok(); --rounds_left) {
+    // Each further round means another death; with more rounds than ranks, something else fails.
+    if (rounds_left < 0) status = Status(Code::kInternal, "the survivors cannot regroup");
     std::unique_ptr<Transport> next;
     if (status.ok()) status = membership->Regroup(&next);
     if (!status.ok()) break;
     Regrouping regrouping;
-    const Status met =
+    const Status exchanged =
         ExchangeReports(next.get(), MakeReport(), *history_, deadline(), &regrouping);
     membership = next->membership();
-    status = membership->Agree(met.ok(), deadline(), &all);
+    status = membership->Agree(exchanged.ok(), deadline(), &all);
     if (status.ok() && all) {
       ContinueWith(std::move(next), regrouping);
       return false;
@@ -157,7 +157,7 @@ void Recovery::ContinueWith(std::unique_ptr<Transport> next, const Regrouping& r
   }
   const uint64_t done_before = history_->done();
   CatchUp(regrouping);
-  // What the ranks had agreed on ends the job, or does not match what this rank has announced.
+  // A replayed list ends the job, or does not match what this rank has announced.
   if (state_->given_up) return parts_.transport->Keep(std::move(next));
   AdaptPending(regrouping);
   std::vector<int> ranks;

@@ -2,7 +2,7 @@
 // already executed, and restart as a smaller group with the requests that are still pending.
 //
 // See docs/decisions/053. A result that a rank has already handed to its kernels is in its history,
-// so ranks that were not that far get the same bits. What no rank has executed is discarded and
+// so ranks that were not that far get the same bits. Requests that no rank has executed are
 // announced again. Communication thread.
 
 #ifndef TFMPI_CORE_ENGINE_RECOVERY_H_

@@ -13,7 +13,7 @@
 
 namespace tfmpi {
 
-// Any thread: the requests are about to enter the queue.
+// Any thread. Call it before the requests enter the queue.
 void NoteSubmitted(std::vector<Request>* requests);
 
 // Owned by the engine, used on the communication thread.

@@ -1,5 +1,4 @@
-// The state of this rank's script, while ranks wait for one another: what it reports about itself,
-// and whether its process is idle.
+// The state of this rank's script: what it reports about itself, and whether its process is idle.
 
 #ifndef TFMPI_CORE_ENGINE_SCRIPT_STATE_H_
 #define TFMPI_CORE_ENGINE_SCRIPT_STATE_H_

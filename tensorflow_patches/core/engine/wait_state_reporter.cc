@@ -54,7 +54,7 @@ bool WaitStateReporter::ReportWaitState() {
   WaitState wait_state = CurrentWaitState();
   const int64_t asked = state_->published->Posted(kRank0Waits);
   const bool is_asked = asked != asked_ || state_->rank() == 0;
-  // A change of `doing` alone is reported only when rank 0 asks (kRank0Waits).
+  // A change of `doing` alone is reported only by rank 0, or when rank 0 asks (kRank0Waits).
   const std::string reported_doing = std::exchange(reported_.doing, wait_state.doing);
   const bool known = wait_state == reported_ && (wait_state.doing == reported_doing || !is_asked);
   if (known) {

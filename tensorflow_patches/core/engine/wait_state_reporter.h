@@ -18,9 +18,8 @@ class WaitStateReporter {
   WaitStateReporter(EngineState* state, const PendingRequests* pending, Negotiator* negotiator)
       : state_(state), pending_(pending), negotiator_(negotiator) {}
 
-  // Call it in each turn in which there is nothing else to do. Sends a report, and returns true, if
-  // the coordinator does not know the current state; looks only every 20 ms. Such a report is never
-  // a vote and ends none.
+  // Call it in each turn in which there is nothing else to do. At most every 20 ms, sends a report
+  // and returns true if the coordinator does not know the current state. This does not end a vote.
   bool ReportWaitState();
   // Call it before other announcements: the coordinator must learn that a wait for a file is over
   // before it receives what follows. The end of any other wait follows from the announcement.

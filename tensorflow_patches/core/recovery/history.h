@@ -40,9 +40,9 @@ class History {
   // `proves_all_started`: whether the unit's completion proves that every rank has started it, and
   // so has executed all units before it.
   void Add(Unit unit, bool proves_all_started);
-  // Deletes all units. Only if every rank has executed them, or in Restart.
+  // Deletes all units, which every rank must have executed.
   void Forget();
-  // For a new group, in which nothing has been executed.
+  // For a new group, in which nothing has been executed yet: deletes all units and counts anew.
   void Restart();
   // Memory for a result: that of a deleted unit, if it fits.
   Result NewResult(size_t bytes);

@@ -47,7 +47,7 @@ Status RecoverableReduction::TrimHistory(TimePoint deadline) {
   if (history_.bytes() <= kMaxBytes && history_.done() - history_.first() <= kMaxUnits) {
     return Status();
   }
-  // Every rank takes part in this allreduce, so after it all ranks have executed all units so far.
+  // Every rank takes part in this allreduce, so then all ranks have executed all units.
   int64_t one = 1;
   const Status status =
       transport_->Allreduce(&one, &one, {1, DataType::kInt64, ReduceOp::kSum, 1}, deadline);
@@ -79,23 +79,22 @@ Status RecoverableReduction::Collect(const Response& response,
 
 Status RecoverableReduction::Factors(const std::vector<FusionEntry>& entries, int contributors,
                                      TimePoint deadline, std::vector<double>* factors) {
-  // The average is later divided by `contributors`; the factors make that the sum of the weights.
-  // The sum of correct weights differs from `contributors` by rounding errors only; then the
-  // factor stays 1, and the average keeps every bit.
+  // The average is later divided by `contributors`; the factors turn that into a division by the
+  // sum of the weights. If that differs by rounding errors only, a factor of 1 keeps every bit.
   constexpr double kWeightTolerance = 1e-5;
   factors->assign(entries.size(), 1.0);
   if (!divides_by_weights_) return Status();
   bool any = false;
   for (const FusionEntry& entry : entries) any |= IsWeighted(entry.signature);
   if (!any) return Status();
-  auto kept = std::make_unique<std::vector<double>>();  // on the heap, for KeepUntilExit
-  std::vector<double>& weights = *kept;
+  auto memory = std::make_unique<std::vector<double>>();  // on the heap, for KeepUntilExit
+  std::vector<double>& weights = *memory;
   for (const FusionEntry& entry : entries) weights.push_back(WeightOf(entry));
   const Status status =
       transport_->Allreduce(weights.data(), weights.data(),
                             {weights.size(), DataType::kFloat64, ReduceOp::kSum, 1}, deadline);
   if (!status.ok()) {
-    KeepUntilExit(std::move(kept));
+    KeepUntilExit(std::move(memory));
     return status;
   }
   for (size_t i = 0; i < weights.size(); ++i) {

@@ -22,12 +22,11 @@ class RecoverableReduction {
   // `transport` outlives this object.
   explicit RecoverableReduction(Transport* transport) : transport_(transport) {}
 
-  // What has been executed in this group.
   History* history() { return &history_; }
 
-  // From now on divides an average of gradients by the sum of the ranks' weights, which may no
-  // longer add up to the number of ranks: they may have been computed for a larger group. Call it
-  // on all ranks before the same unit.
+  // From now on divides an average of gradients by the sum of the ranks' weights, which need not be
+  // the number of ranks: the weights may have been computed for a larger group. Call it on all
+  // ranks before the same unit.
   void DivideByWeights() { divides_by_weights_ = true; }
 
   // Writes the result to the memory of this rank's requests, and to the history.
@@ -36,8 +35,8 @@ class RecoverableReduction {
   // Call it after each response. If the history is too long, waits for all ranks and deletes it.
   // All ranks have the same history, so all do this after the same response.
   Status TrimHistory(TimePoint deadline);
-  // Writes a result to the memory of this rank's requests. `rank`: this rank in the group that
-  // computed the result. `collected_here`: Execute has computed it on this rank.
+  // Writes a result to the memory of this rank's requests. `rank`: of this rank in the group that
+  // computed the result. `collected_here`: whether this rank's Execute computed it.
   static Status Deliver(const Response& response, const std::vector<FusionEntry>& entries, int rank,
                         const Result& result, bool collected_here);
 

@@ -30,8 +30,7 @@ Status ExchangeReports(Transport* among, const Report& own, const History& histo
   Writer writer;
   ReportFields(&writer, own);
   std::vector<std::string> all;
-  Status status = AllgatherStrings(among, writer.Take(), deadline, &all);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(AllgatherStrings(among, writer.Take(), deadline, &all));
   for (const std::string& bytes : all) {
     Reader reader(bytes);
     Report report;
@@ -46,7 +45,7 @@ Status ExchangeReports(Transport* among, const Report& own, const History& histo
       std::minmax_element(regrouping->reports.begin(), regrouping->reports.end(), by_done);
   regrouping->least_done = least->done;
   regrouping->most_done = most->done;
-  if (least->done == most->done) return status;
+  if (least->done == most->done) return Status();
   if (most->first > least->done) {
     return Status(Code::kInternal, "rank " + std::to_string(most->former_rank) +
                                        " no longer has the results that other ranks lack");
@@ -57,11 +56,11 @@ Status ExchangeReports(Transport* among, const Report& own, const History& histo
     bytes = history.EncodeAfter(regrouping->least_done);
   }
   all.clear();
-  status = AllgatherStrings(among, bytes, deadline, &all);
-  if (status.ok() && !History::Decode(all[root], &regrouping->missing)) {
-    status = Status(Code::kInternal, "cannot read the results of other ranks");
+  TFMPI_RETURN_IF_NOT_OK(AllgatherStrings(among, bytes, deadline, &all));
+  if (!History::Decode(all[root], &regrouping->missing)) {
+    return Status(Code::kInternal, "cannot read the results of other ranks");
   }
-  return status;
+  return Status();
 }
 
 }  // namespace tfmpi

@@ -1,5 +1,4 @@
-// The survivors' exchange after a death: how far each of them is, and the results that some of them
-// have and others lack.
+// The survivors' exchange after a death: how far each has come, and the results that some lack.
 //
 // Communication thread only; all survivors make the same calls.
 
@@ -16,7 +15,6 @@
 
 namespace tfmpi {
 
-// The report of one rank.
 struct Report {
   int former_rank = 0;         // in the last group that the engine ran in
   uint64_t done = 0;           // units executed there: History::done
@@ -25,6 +23,7 @@ struct Report {
   std::string needs_all;       // ScriptState::needs_all
 };
 
+// What all survivors know after the exchange.
 struct Regrouping {
   std::vector<Report> reports;  // by new rank
   uint64_t most_done = 0;

@@ -2,7 +2,7 @@
 //
 // Communication thread, except for the calls that Transport allows on any thread: these may see the
 // group before or after a change. Former transports live as long as this one, since their topology
-// may still be in use. There is no shared word, so the engine agrees by messages, and nothing for
+// may still be in use. Has no shared word, so the engine agrees by messages, and no functions for
 // GPUs, which TF_MPI_FAULT=shrink does not support.
 
 #ifndef TFMPI_CORE_RECOVERY_SWITCHABLE_TRANSPORT_H_

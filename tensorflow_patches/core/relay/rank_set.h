@@ -1,6 +1,4 @@
 // A set of ranks that is cheap for consecutive ranks, such as those of a node.
-//
-// Plain data, used on its owner's thread.
 
 #ifndef TFMPI_CORE_RELAY_RANK_SET_H_
 #define TFMPI_CORE_RELAY_RANK_SET_H_
@@ -17,7 +15,6 @@ class RankSet {
     int32_t first;
     int32_t count;
 
-    bool operator==(const Run& other) const { return first == other.first && count == other.count; }
     bool operator<(const Run& other) const {
       return first != other.first ? first < other.first : count < other.count;
     }
@@ -34,7 +31,6 @@ class RankSet {
   int size() const { return size_; }
   // Ascending; no run touches the next.
   const std::vector<Run>& runs() const { return runs_; }
-  bool operator==(const RankSet& other) const { return runs_ == other.runs_; }
 
   // The run must come after all ranks in the set.
   void Append(Run run) {

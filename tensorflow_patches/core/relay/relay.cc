@@ -38,7 +38,6 @@ bool Repeats(const ReadyList& list, const ReadyList& more) {
          is_in(list.requests, more.requests, [](const NamedSignature& one) { return one.name; });
 }
 
-// Whether it only announces what is ready.
 bool IsOnlyReady(const ReadyList& list) {
   return list.withdrawn.empty() && !list.joined && list.leaving.empty() && list.wait_state.empty();
 }
@@ -79,10 +78,10 @@ void Relay::Add(Announcement announcement, TimePoint now) {
   if (announcement.list.empty()) return;
   if (options_.of_all_ranks && IsOnlyReady(announcement.list)) return AddReady(announcement, now);
   PassAll();
+  const bool quiet =
+      !announcement.list.wait_state.empty() && announcement.list.wait_state.back().has_no_gradients;
   for (const int rank : announcement.ranks.ranks()) {
-    const bool quiet = !announcement.list.wait_state.empty() &&
-                       announcement.list.wait_state.back().has_no_gradients;
-    if (quiet_.Contains(rank)) quiet_.Remove(rank);
+    quiet_.Remove(rank);
     if (announcement.list.joined && !joined_.Contains(rank)) joined_.Add(RankSet(rank));
     if (quiet && !joined_.Contains(rank)) quiet_.Add(RankSet(rank));
   }
@@ -120,8 +119,8 @@ void Relay::Announce(std::map<Key, Name>* names, const Key& key, const RankSet& 
           ? options_.of_all_ranks(list.ready.empty() ? list.gathers.front().id : list.ready.front())
           : list.requests.front().signature.members == nullptr;
   if (!of_all) {
-    // A rank announces a name again, maybe by its number, once an error has answered it early
-    // (PendingRequests::Announce). The two announcements must not share a list.
+    // A rank may announce a name twice, once perhaps by its number, if an error has answered it
+    // early (PendingRequests::Announce). The two announcements must not share a list.
     open_.clear();
     return Emit({ranks, std::move(list)});
   }
@@ -130,6 +129,7 @@ void Relay::Announce(std::map<Key, Name>* names, const Key& key, const RankSet& 
     PassAll();
     open_.clear();
   }
+  // Announced again, so the announcements that were passed on have been answered.
   if (name->passed.Intersects(ranks)) name->passed = RankSet();
   Keep(name, ranks, std::move(list), now);
   if (!IsComplete(*name)) return;

@@ -7,8 +7,7 @@
 // once; so are withdrawals, joins, leaves and wait states, after everything that was held back. A
 // rank's announcements keep their order, except that ready names may overtake one another.
 //
-// Pure logic, on the communication thread. It can only delay announcements; it neither adds nor
-// drops any.
+// Pure logic, on the communication thread.
 
 #ifndef TFMPI_CORE_RELAY_RELAY_H_
 #define TFMPI_CORE_RELAY_RELAY_H_
@@ -24,7 +23,7 @@
 
 namespace tfmpi {
 
-// What each of these ranks announces.
+// The same list, announced by each of these ranks.
 struct Announcement {
   RankSet ranks;
   ReadyList list;
@@ -49,13 +48,13 @@ class Relay {
 
   // An announcement of this rank, or one that a child has sent.
   void Add(Announcement announcement, TimePoint now);
-  // Call it when an error has answered a name on all ranks: its earlier announcements do not count
-  // when it is announced again. Forgets those of all names: others are then held for `patience`.
+  // Call it when an error has answered a name on all ranks: its earlier announcements no longer
+  // count. Forgets those of all names: at worst, others wait for `patience`.
   void ForgetPassed();
   // The announcements to forward now, in order.
   std::vector<Announcement> TakeDue(TimePoint now);
   bool has_due() const { return !due_.empty(); }
-  // Whether something is held back; then TakeDue must be called again after `patience`.
+  // If true, TakeDue must be called again after `patience`.
   bool holds_back() const { return kept_ != 0; }
   // Whether all of these ranks have joined.
   bool HaveJoined(const std::vector<int>& ranks) const;

@@ -9,9 +9,8 @@
 
 namespace tfmpi {
 
-// One request: a tensor, or several. `request` is null on a rank that does not take part:
-// it contributes nothing (the op's neutral element, no rows) and drops the result. Signature and
-// request outlive the execution of the response.
+// `request` is null on a rank that does not take part: it contributes nothing (the op's neutral
+// element, no rows) and drops the result. Both outlive the execution of the response.
 struct FusionEntry {
   const Signature& signature;
   Request* request = nullptr;
@@ -26,8 +25,8 @@ inline ReduceOp WireOp(ReduceOp op) {
   return op == ReduceOp::kAverage || op == ReduceOp::kPlainSum ? ReduceOp::kSum : op;
 }
 
-// Whether it may be rounded between nodes (Reduction::rounds). A sum may need all of its digits, as
-// a count does, or be larger than any float16; a bfloat16 may be smaller.
+// Whether it may travel between nodes in 16 bits (Reduction::rounds). A sum may need all of its
+// digits, as a count does, or exceed the range of float16; a bfloat16 may fall below that range.
 inline bool MayRound(const Signature& signature) {
   return IsAverage(signature) && signature.dtype == DataType::kFloat32;
 }

@@ -88,8 +88,8 @@ class Queue {
       std::lock_guard<std::mutex> lock(mutex_);
       closed_ = true;
     }
-    while (wakers_.load() != 0)
-      std::this_thread::yield();  // the threads in wake_, which hold no lock and do not wait
+    // Waits for threads that are inside wake_, where they hold no lock and do not block.
+    while (wakers_.load() != 0) std::this_thread::yield();
   }
 
   // Replaces the contents of `drained`, whose memory is reused.

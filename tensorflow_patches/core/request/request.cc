@@ -38,7 +38,7 @@ std::string DescribeDifference(const std::string& name, int first_rank, const Si
     return "'" + what + "': rank " + std::to_string(first_rank) + " has " + one + ", rank " +
            std::to_string(second_rank) + " has " + other;
   };
-  // Named only where the ranks differ in it, because nearly every gradient is weighted.
+  // Mentioned only if the ranks differ in it, because nearly every gradient has a weight.
   const bool names_weight = first.weighted != second.weighted;
   const auto describe = [&](const Signature& signature) {
     const char* const weight = signature.weighted ? ", weighted" : ", not weighted";

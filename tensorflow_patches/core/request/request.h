@@ -1,5 +1,5 @@
-// A request: this rank's part in one operation over all ranks, from submission to completion. It
-// has one tensor, or several that are always submitted together.
+// A request: this rank's part in one collective operation, from submission to completion. It has
+// one tensor, or several that are always submitted together.
 
 #ifndef TFMPI_CORE_REQUEST_REQUEST_H_
 #define TFMPI_CORE_REQUEST_REQUEST_H_
@@ -19,8 +19,7 @@ namespace tfmpi {
 
 using Members = std::vector<int32_t>;
 
-// Tensors that are always submitted together, as one request: agreeing on each would cost more than
-// moving a small one.
+// The tensors of one request: agreeing on each would cost more than moving a small one.
 struct Parts {
   std::vector<std::string> names;
   std::vector<Shape> shapes;
@@ -30,7 +29,7 @@ struct Parts {
   }
 };
 
-// What the ranks must agree on before any data moves. The name is the same on every rank.
+// What the ranks must agree on before any data moves.
 struct Signature {
   OpKind kind = OpKind::kAllreduce;
   ReduceOp op = ReduceOp::kAverage;  // allreduce only
@@ -39,8 +38,7 @@ struct Signature {
   Shape shape;       // GathersRows: ranks may differ in the first dimension, the rows
   // SparseAllgather only: bytes sent for each row besides its elements, such as its index.
   int32_t extra_row_bytes = 0;
-  // SparseAllgather only: if the ranks have more rows than this in total, no data moves; -1: no
-  // limit.
+  // SparseAllgather only: no data moves if the ranks have more rows in total; -1: no limit.
   int64_t row_limit = -1;
   // SparseAllgather only: each rank's rows are sent unchanged, including duplicates.
   bool every_row = false;
@@ -52,8 +50,8 @@ struct Signature {
   // submit it nor wait for it; their engines contribute the op's neutral element, such as zeros to
   // a sum.
   std::shared_ptr<const Members> members = nullptr;
-  // Allreduce only: null for one tensor. Otherwise `shape` is the total number of elements, where
-  // each part takes PaddedElements. Shared, and compared by address first.
+  // Allreduce only: null for one tensor. Otherwise `shape` is the total number of elements, with
+  // the padding of PaddedElements for each part. Shared, and compared by address first.
   std::shared_ptr<const Parts> parts = nullptr;
 
   bool operator==(const Signature& other) const {
@@ -85,25 +83,22 @@ size_t RowBytes(const Signature& signature);
 // SparseAllgather: whether no data moves, because the ranks have more rows in total than
 // `row_limit`. All ranks know all row counts, so all decide the same.
 bool IsBeyondLimit(const Signature& signature, const std::vector<int64_t>& rows);
-// The number of tensors.
 inline size_t Tensors(const Signature& signature) {
   return signature.parts != nullptr ? signature.parts->names.size() : 1;
 }
-// Whether this averages dense tensors over the ranks that take part.
+// Whether this averages dense tensors.
 inline bool IsAverage(const Signature& signature) {
   return signature.kind == OpKind::kAllreduce && signature.op == ReduceOp::kAverage;
 }
 // Whether this averages a gradient. The script's own averages count as gradients, too; only their
-// Purpose differs. Such a request appears as a gradient in traces and statistics, and in a step may
-// complete without ranks that have no gradients (Coordinator::Lacks). A sparse allgather without
-// extra bytes has no indices: it sends updated rows (glue/extras/divided_update.cc), also without
-// those ranks.
+// Purpose differs. A sparse allgather without extra bytes has no indices: it sends updated rows,
+// not gradients (glue/extras/divided_update.cc).
 inline bool IsGradient(const Signature& signature) {
   if (signature.kind == OpKind::kSparseAllgather) return signature.extra_row_bytes != 0;
   return IsAverage(signature);
 }
 bool IsMember(const Signature& signature, int rank);
-// The part that the ranks must agree on: an allgather with 0 rows, everything else unchanged.
+// The part that must be the same on all ranks: an allgather gets 0 rows, others are unchanged.
 Signature WithoutRows(Signature signature);
 // "'w': rank 0 has allreduce ..., rank 1 has allreduce ...": where the signatures of a name differ.
 // With parts, the first part that differs.
@@ -112,8 +107,7 @@ std::string DescribeDifference(const std::string& name, int first_rank, const Si
 // Not ok, with the reason, if no rank could execute it.
 Status Validate(const Signature& signature);
 
-// The purpose of a request decides, among other things, whether it may complete without a rank that
-// has no gradients.
+// Decides, for example, whether a request may complete without a rank that has no gradients.
 enum class Purpose : uint8_t {
   kStep,        // a kernel in a training step
   kScript,      // the script's own call, or a decision that all ranks must share
@@ -139,10 +133,10 @@ struct GpuMemory {
 };
 
 struct Request {
-  std::string name;
+  std::string name;  // the same on every rank
   Signature signature;
-  // A hash of the data, for the warning that all ranks have the same. 0: not computed, as for all
-  // but the first gradients and on GPUs, or the data is all zeros.
+  // A hash of the data, for the warning that all ranks have the same data. 0: not computed, as for
+  // all but the first gradients and on GPUs, or the data is all zeros.
   uint64_t fingerprint = 0;
 
   Purpose purpose = Purpose::kStep;
