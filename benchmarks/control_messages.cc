@@ -92,19 +92,19 @@ class Rank0 {
     Relay relay(links.below, options);
     const double begin = Now(CLOCK_MONOTONIC);
     uint32_t number = number_ - static_cast<uint32_t>(inbox.size());
-    relay.Take({RankSet(0), all_}, now_);
+    relay.Add({RankSet(0), all_}, now_);
     for (const std::string& sealed : inbox) {
       std::string message;
       std::vector<Announcement> said;
       Open(++number, sealed, &message);
       Decode(message, size_, &said);
-      for (Announcement& one : said) relay.Take(std::move(one), now_);
+      for (Announcement& one : said) relay.Add(std::move(one), now_);
     }
     ResponseList answer;
     for (const Announcement& one : relay.TakeDue(now_)) {
       if (asks) {
         for (const int rank : one.ranks.ranks()) coordinator_.Receive(rank, one.list, now_);
-      } else if (one.ranks.size() == size_ && coordinator_.idle()) {
+      } else if (one.ranks.size() == size_ && coordinator_.nothing_open()) {
         coordinator_.Predicted(one.list.ready.back(), now_);
         answer = last_;
       }

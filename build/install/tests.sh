@@ -14,12 +14,13 @@ check() {
 
 # core_tests CONFIG: runs the engine's C++ tests with the flags that .bazelrc has for this
 # configuration (plain; tsan, asan: under a sanitizer; full: the tests that take minutes). If all
-# pass, prints only googletest's closing lines and Bazel's verdicts.
+# pass, prints only googletest's closing lines and Bazel's verdicts. Plain also builds benchmarks/.
 core_tests() {
-    local options=(--test_output=all) log=$LOG/bazel-$1.log
+    local options=(--test_output=all) targets=(//tests/core/...) log=$LOG/bazel-$1.log
+    [[ $1 != plain ]] || targets+=(//benchmarks/...)
     [[ $1 == plain ]] || options+=("--config=$1")
     [[ $tests != ci || $1 != tsan ]] || options+=(--test_tag_filters=-full,-one_thread,-gpu)
-    if (cd "$ROOT" && bazel --batch test "${options[@]}" //tests/core/...) >"$log" 2>&1; then
+    if (cd "$ROOT" && bazel --batch test "${options[@]}" "${targets[@]}") >"$log" 2>&1; then
         grep -E '^\[  PASSED  \]|^//tests/core|^Executed' "$log"
     else
         tail -n 20 "$log"
