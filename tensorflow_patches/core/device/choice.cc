@@ -13,9 +13,11 @@ namespace {
 constexpr int kSharedGpuVersion = 23000;
 constexpr size_t kMaxSharing = 2;
 
-constexpr size_t kMaxOnOneGpu = 8;  // each rank takes memory, and processes take turns on a GPU
+// For kShared: each rank takes memory, and processes take turns on a GPU.
+constexpr size_t kMaxOnOneGpu = 8;
 
-constexpr size_t kMaxByMpi = 128;  // a kernel's parameters contain an address and a scale per rank
+// For kMpi: our kernel's parameters contain an address and a scale per rank.
+constexpr size_t kMaxByMpi = 128;
 
 std::string Rank(size_t rank) { return "rank " + std::to_string(rank); }
 

@@ -159,7 +159,7 @@ class DriverGpu : public Gpu {
     return Call("cuEventCreate", [&] { return driver_.EventCreate(event, kEventDisableTiming); });
   }
 
-  // An error here belongs to earlier work; whoever queries that work's event receives it.
+  // An error here belongs to earlier work; Query of that work's event returns it, too.
   void Delete(GpuStream stream) override {
     Call("cuStreamDestroy", [&] { return driver_.StreamDestroy(stream); });
   }

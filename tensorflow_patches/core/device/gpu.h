@@ -30,7 +30,7 @@ using GpuEvent = struct GpuEventHandle*;    // a CUevent
 // A handle by which another process opens memory. Sent as bytes.
 struct GpuHandle {
   char bytes[64];
-  uint64_t process[2];  // identifies the owner (random); it opens its own memory without CUDA
+  uint64_t process[2];  // random, of the owner: a process opens its own memory without CUDA
   uint64_t address;     // in the owner
 };
 

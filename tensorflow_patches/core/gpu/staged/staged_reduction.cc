@@ -230,8 +230,8 @@ Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Wor
   return Status();
 }
 
-// Into each rank's own slot. If the node's ranks share slots, it ends only when all of them are in
-// it, like a reduction, which frees the slots (PinnedRing).
+// Broadcasts into each rank's own slot. If the node's ranks share slots, a barrier follows, which
+// frees earlier slots as a reduction does (PinnedRing).
 Status StagedReduction::BroadcastChunk(const Slot& slot, const Chunk& chunk, const Work& work) {
   const Stretch& only = chunk.stretches.front();
   const Span span(Stage::kReduce, "broadcast", only.bytes());
@@ -272,7 +272,6 @@ Status StagedReduction::ForEachRun(const Slot& slot, const Chunk& chunk, const W
   return Status();
 }
 
-// Enqueues the copies to the GPU.
 Status StagedReduction::Land(const Slot& slot, const Chunk& chunk, const Work& work) {
   const Span span(Stage::kUnpack, "to the GPU", chunk.bytes);
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
