@@ -33,8 +33,7 @@ class DriverSum : public GpuSum {
   DriverSum(const Driver& driver, CudaContext context, std::string gpu, size_t sources)
       : driver_(driver), context_(context), gpu_(std::move(gpu)), sources_(sources) {}
   ~DriverSum() override {
-    Do("cuModuleUnload",
-       [&] { return module_ != nullptr ? driver_.ModuleUnload(module_) : kCudaSuccess; });
+    if (module_ != nullptr) Do("cuModuleUnload", [&] { return driver_.ModuleUnload(module_); });
   }
 
   Status Load() {

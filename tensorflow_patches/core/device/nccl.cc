@@ -73,9 +73,12 @@ class NcclCollectives : public DeviceCollectives {
     if (!buffers_.empty()) options_.driver->CtxSynchronize();
     for (const auto& [memory, handle] : buffers_) Release(memory, handle);
     if (comm_ == nullptr) return;
-    int result = failed_ ? kNcclInProgress : nccl_.CommFinalize(comm_);
-    if (!failed_) result = Settle(result, Clock::now() + kFinalizeTimeout);
-    if (result == kNcclSuccess) {
+    bool finalized = false;
+    if (!failed_) {
+      const int started = nccl_.CommFinalize(comm_);
+      finalized = Settle(started, Clock::now() + kFinalizeTimeout) == kNcclSuccess;
+    }
+    if (finalized) {
       nccl_.CommDestroy(comm_);
     } else {
       nccl_.CommAbort(comm_);

@@ -148,7 +148,7 @@ Status DirectReduction::ReadWeights(const std::vector<FusionEntry>& entries,
   }
   if (copies != 0) {
     Status status = gpu_->Record(read_, stream_);
-    if (status.ok()) status = Await(read_, entries[0].request->name, deadline);
+    if (status.ok()) status = AwaitWeights(entries[0].request->name, deadline);
     if (!status.ok()) return status;
   }
   size_t next = 0;
@@ -314,10 +314,10 @@ Status DirectReduction::Drain(TimePoint deadline) {
   }
 }
 
-Status DirectReduction::Await(GpuEvent event, const std::string& name, TimePoint deadline) {
+Status DirectReduction::AwaitWeights(const std::string& name, TimePoint deadline) {
   const Span span(Stage::kPack, "from the GPU");
   return AwaitEvent(
-      gpu_, event, deadline, [&] { return NotArrived("the weight of '" + name + "'", *gpu_); },
+      gpu_, read_, deadline, [&] { return NotArrived("the weight of '" + name + "'", *gpu_); },
       [&] { return collectives_->Poll(); });
 }
 

@@ -67,7 +67,7 @@ class DirectReduction {
   Status GetBuffer(size_t bytes, char** buffer);
   Status WaitForSubmitters(const std::vector<FusionEntry>& entries);
   Status LetSubmittersContinue(const std::vector<FusionEntry>& entries, TimePoint deadline);
-  Status Await(GpuEvent event, const std::string& name, TimePoint deadline);
+  Status AwaitWeights(const std::string& name, TimePoint deadline);
   Status NewEvent(GpuEvent* event);
 
   Gpu* const gpu_;

@@ -75,9 +75,10 @@ Status PeerCollectives::Open(const std::vector<GpuHandle>& handles) {
   slots_.resize(size());
   slots_[rank()] = own_;
   for (size_t r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
     void* memory = nullptr;
-    TFMPI_RETURN_IF_NOT_OK(r == rank() ? Status() : gpu_->OpenMemory(handles[r], &memory));
-    if (r != rank()) slots_[r] = static_cast<char*>(memory);
+    TFMPI_RETURN_IF_NOT_OK(gpu_->OpenMemory(handles[r], &memory));
+    slots_[r] = static_cast<char*>(memory);
   }
   return Status();
 }

@@ -303,8 +303,8 @@ Status StagedReduction::LetSubmittersContinue(const Work& work) {
   Status failure;
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
     Gpu* const gpu = lane->gpu;
-    GpuStream last = nullptr;
     for (const GpuStream stream : {lane->fetching, lane->landing}) {
+      GpuStream last = nullptr;
       Status status = gpu->Record(lane->done, stream);
       for (const FusionEntry& entry : work.entries) {
         if (entry.request == nullptr || entry.request->memory.gpu != gpu) continue;
@@ -312,7 +312,6 @@ Status StagedReduction::LetSubmittersContinue(const Work& work) {
         last = entry.request->memory.stream;
         if (status.ok()) status = gpu->Wait(last, lane->done);
       }
-      last = nullptr;
       if (failure.ok()) failure = status;
     }
   }
