@@ -117,7 +117,7 @@ void InitialBroadcast::AddBroadcasts(OpKernelContext* context, const std::string
 
 absl::Status InitialBroadcast::AddBroadcast(OpKernelContext* context, int input,
                                             const std::string& request_name, RequestGroup* group) {
-  // In this order: a rank of an earlier group must not send as if it belonged to this generation.
+  // Read before the rank: a rank of an earlier group must not send as one of this generation.
   const uint64_t generation = GetEngine()->published().generation();
   rank_ = GetEngine()->topology().rank;
   Tensor value;

@@ -12,10 +12,9 @@
 // own, and the call returns at once. On a GPU, the thread that enqueues the step makes the call,
 // which returns when the result is enqueued.
 //
-// kZeroUnusedRows zeroes the unused values; on a GPU, where they are 0 already, it does nothing.
-// Operands: the values, and how many of their rows are used, an int64 tensor of one element.
-// Result: the values, in the operand's memory unless XLA gives it other memory, which are then
-// copied.
+// kZeroUnusedRows zeroes the unused values, unless on a GPU, where they are 0 already. Operands:
+// the values, and how many of their rows are used, an int64 tensor of one element. Result: the
+// values, in the operand's memory; if XLA gives the result other memory, they are copied.
 
 #ifndef TFMPI_GLUE_XLA_COMPILED_CALL_H_
 #define TFMPI_GLUE_XLA_COMPILED_CALL_H_
@@ -36,7 +35,6 @@ inline constexpr std::string_view kHost = "Host", kCuda = "CUDA";
 
 // Registers the calls with XLA for both platforms, once.
 absl::Status RegisterCompiledCalls();
-// Registers another call.
 absl::Status RegisterCompiledCall(std::string_view name, std::string_view platform,
                                   XLA_FFI_Handler* handler);
 
