@@ -68,9 +68,6 @@ void RunStock(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context)
 // inputs, with the inputs at these indices replaced by these tensors.
 void RunOnInputs(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context,
                  std::initializer_list<std::pair<int, tensorflow::Tensor*>> replaced_inputs);
-// RunOnInputs with one input replaced: the gradient, input `index`.
-void RunOnGradient(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context, int index,
-                   tensorflow::Tensor* gradient);
 
 // Fails with `reason`, which names the op and a solution: for ops that would let ranks diverge.
 class RefusingKernel : public tensorflow::OpKernel {
