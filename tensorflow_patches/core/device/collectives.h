@@ -21,8 +21,8 @@ namespace tfmpi {
 // numbers are sent as two reals, so only kSum and kAverage.
 bool NcclSupports(DataType type, ReduceOp op);
 
-// One rank's member of a group of ranks, which all make the same calls in the same order.
-// Communication thread only.
+// A communicator: one rank's handle of a group of ranks, which all make the same calls in the same
+// order. Communication thread only.
 class DeviceCollectives {
  public:
   virtual ~DeviceCollectives() = default;

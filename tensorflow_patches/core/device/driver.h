@@ -14,9 +14,8 @@
 
 namespace tfmpi {
 
-// For tests: opens GPU `ordinal` of those visible to this process and creates a stream on it, which
-// the caller owns. Uses the primary context, as TensorFlow does, and keeps it until the process
-// ends.
+// For tests: opens GPU `ordinal` of those visible to this process, in its primary context, which
+// TensorFlow uses, too, and which is never released. Creates a stream, which the caller owns.
 Status OpenGpu(int ordinal, Gpu** gpu, GpuStream* stream);
 
 // The number of GPUs visible to this process.

@@ -30,7 +30,8 @@ enum class SparseMode : int32_t { kAuto = 0, kGather = 1, kDense = 2 };
 // Converts int32 or int64 indices.
 std::vector<int64_t> WideIndices(const tensorflow::Tensor& indices);
 
-// Its result goes to `gathered`, which outlives it. `row`: a row's shape; `limit`: its row_limit.
+// A sparse allgather whose result goes to `gathered`, which outlives the request. `row`: the shape
+// of a row. `limit`: Signature::row_limit.
 Request GatherRequest(std::string name, const RowFormat& format, const Shape& row, int64_t limit,
                       GatheredRows* gathered);
 

@@ -55,12 +55,12 @@ absl::Status WriteState(OpKernelContext* context, int input, const Tensor& value
 }  // namespace
 
 std::string RefVariableName(const tensorflow::NodeDef& node) {
-  const std::string from =
+  const std::string input =
       node.input_size() == 0 ? node.name() : node.input(0).substr(0, node.input(0).find(':'));
   std::vector<std::string> states;
   if (tensorflow::TryGetNodeAttr(node, kStates, &states) && states.size() == 1 &&
-      states[0] == HandleKey("", from, kOfSession)) {
-    return from;
+      states[0] == HandleKey("", input, kOfSession)) {
+    return input;
   }
   std::vector<std::string> colocation;
   if (tensorflow::TryGetNodeAttr(node, "_class", &colocation)) {
@@ -68,7 +68,7 @@ std::string RefVariableName(const tensorflow::NodeDef& node) {
       if (location.compare(0, 5, "loc:@") == 0) return location.substr(5);
     }
   }
-  return from;
+  return input;
 }
 
 std::string StateKey(OpKernelContext* context, int input, const std::string& ref_variable) {

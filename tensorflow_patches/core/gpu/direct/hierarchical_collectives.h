@@ -4,9 +4,9 @@
 //   GPUs of a node    reduce-scatter | reduced .............. | landed | allgather
 //   this rank                   ended? | share -> host, rail, host -> share |
 //
-// If the number of elements is not a multiple of the node's ranks, a few are left at the end: each
-// rank reduces them and sends them along with its share. They are the same on each rail, so all
-// ranks get the same bits.
+// If the number of elements is not a multiple of the node's ranks, a few are left at the end: all
+// ranks of the node reduce them, and each sends the result along with its share. It is the same on
+// each rail, so all ranks get the same bits.
 //
 // Communication thread only; it waits for the GPU once per reduction, and for the rail. Nothing on
 // a GPU waits for another node, so the transport detects the death of a rank there.
