@@ -137,11 +137,13 @@ class DriverGpu : public Gpu {
 
   Status MakeCurrent() override {
     const int error = driver_.CtxSetCurrent(context_);
+    if (error != kCudaSuccess) {
+      return Status(Code::kInternal,
+                    "cuCtxSetCurrent on " + description_ + ": " + CudaErrorText(driver_, error));
+    }
     int mode = kCaptureModeRelaxed;
-    if (error == kCudaSuccess) driver_.ThreadExchangeStreamCaptureMode(&mode);
-    if (error == kCudaSuccess) return Status();
-    return Status(Code::kInternal,
-                  "cuCtxSetCurrent on " + description_ + ": " + CudaErrorText(driver_, error));
+    driver_.ThreadExchangeStreamCaptureMode(&mode);
+    return Status();
   }
 
   Status NewStream(GpuStream* stream) override {
@@ -233,10 +235,9 @@ class DriverGpu : public Gpu {
   }
 
   Status NewSharedMemory(size_t bytes, void** memory, GpuHandle* handle) override {
-    Status status = NewMemory(bytes, memory);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(NewMemory(bytes, memory));
     CudaIpcHandle ipc = {};
-    status =
+    const Status status =
         Call("cuIpcGetMemHandle", [&] { return driver_.IpcGetMemHandle(&ipc, Address(*memory)); });
     if (!status.ok()) {
       DeleteMemory(*memory);

@@ -60,16 +60,14 @@ Status GpuReduction::Allreduce(const std::vector<FusionEntry>& entries, int cont
 Status GpuReduction::Choose(const GpuMemory& own, TimePoint deadline) {
   if (transport_->topology().size == 1) return Status();
   std::vector<DeviceFacts> ranks;
-  Status status = Gather(FactsOf(*own.gpu), &ranks, deadline);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(Gather(FactsOf(*own.gpu), &ranks, deadline));
   DeviceChoice choice;
-  status = ChooseDeviceTransport(ranks, options_.wanted, options_.between, &choice);
-  if (!status.ok()) return Status(Code::kUnavailable, status.message());
+  const Status chosen = ChooseDeviceTransport(ranks, options_.wanted, options_.between, &choice);
+  if (!chosen.ok()) return Status(Code::kUnavailable, chosen.message());
   std::string reason = choice.reason;
   if (choice.way != DeviceWay::kStaged) {
     std::string why_not;
-    status = MakeDirect(choice.way, own, SomeShareAGpu(ranks), deadline, &why_not);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(MakeDirect(choice.way, own, SomeShareAGpu(ranks), deadline, &why_not));
     if (direct_ == nullptr) {
       reason = choice.way == DeviceWay::kShared ? "not " + reason
                : choice.way == DeviceWay::kMpi
@@ -86,8 +84,7 @@ Status GpuReduction::Choose(const GpuMemory& own, TimePoint deadline) {
     }
   }
   if (direct_ == nullptr) {
-    status = ShareBuffers(own.gpu, deadline, &reason);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(ShareBuffers(own.gpu, deadline, &reason));
   }
   if (options_.log) options_.log(reason);
   if (options_.chosen) options_.chosen(direct_ == nullptr);

@@ -153,9 +153,8 @@ Status CudaAwareCollectives::ReduceAll(const char* in, char* out, size_t bytes, 
     // In order, so that all ranks have a chunk in the same slot.
     if (started < chunks && next->stage == Stage::kFree) {
       const size_t begin = started++ * chunk_bytes_;
-      const Status status =
-          Put(next, in + begin, out + begin, std::min(chunk_bytes_, bytes - begin), terms.stream);
-      if (!status.ok()) return status;
+      TFMPI_RETURN_IF_NOT_OK(
+          Put(next, in + begin, out + begin, std::min(chunk_bytes_, bytes - begin), terms.stream));
       moved = true;
     }
     for (Slot& slot : slots_) {

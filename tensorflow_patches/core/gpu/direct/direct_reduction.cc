@@ -147,9 +147,8 @@ Status DirectReduction::ReadWeights(const std::vector<FusionEntry>& entries,
     TFMPI_RETURN_IF_NOT_OK(gpu_->Copy(weights_ + copies++, on_gpu, sizeof(float), stream_));
   }
   if (copies != 0) {
-    Status status = gpu_->Record(read_, stream_);
-    if (status.ok()) status = AwaitWeights(entries[0].request->name, deadline);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(gpu_->Record(read_, stream_));
+    TFMPI_RETURN_IF_NOT_OK(AwaitWeights(entries[0].request->name, deadline));
   }
   size_t next = 0;
   last = nullptr;
@@ -262,10 +261,9 @@ Status DirectReduction::GetBuffer(size_t bytes, char** buffer) {
 Status DirectReduction::LetSubmittersContinue(const std::vector<FusionEntry>& entries,
                                               TimePoint deadline) {
   InFlight one = {nullptr, deadline};
-  Status status = NewEvent(&one.event);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(NewEvent(&one.event));
   in_flight_.push_back(one);
-  status = gpu_->Record(one.event, stream_);
+  Status status = gpu_->Record(one.event, stream_);
   GpuStream last = nullptr;
   for (const FusionEntry& entry : entries) {
     if (!status.ok() || entry.request->memory.stream == last) continue;

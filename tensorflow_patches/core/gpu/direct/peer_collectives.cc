@@ -150,9 +150,8 @@ Status PeerCollectives::Reduce(const char* in, char* out, size_t count, DataType
   if (status.ok()) status = AwaitPut(deadline);
   if (!status.ok()) return status;
   std::vector<double> scales(size());
-  status = transport_->Allgather(&scale, scales.data(), std::vector<size_t>(size(), sizeof(double)),
-                                 deadline);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(transport_->Allgather(
+      &scale, scales.data(), std::vector<size_t>(size(), sizeof(double)), deadline));
   std::vector<const void*> sources;
   for (const char* slots : slots_) sources.push_back(slots + offset);
   return sum_->Enqueue(sources, scales, out, count, real, stream);
