@@ -1,7 +1,6 @@
 // The safety net of the decorated kernels: before an optimizer op first updates a variable, it and
 // its slots get rank 0's values on every rank, unless they are synchronized already. Python does
-// not do that for variables of raw ops, or for eager ones that an optimizer gets after its first
-// update.
+// not do that for raw ops, or for eager variables that an optimizer gets after its first update.
 //
 // A kernel creates one object per execution, and calls Write on TensorFlow's runner. A variable
 // whose memory nothing else holds is received in place, without a second copy.

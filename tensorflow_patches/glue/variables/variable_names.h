@@ -1,8 +1,8 @@
 // Names of variables that are the same on every rank.
 //
-// A v1 variable has its graph name, unique in its session; sessions have scopes, on which the
-// ranks' Python code agrees. An eager variable's handle is named "debug name/per-process id": the
-// id is dropped, and variables with the same debug name are numbered in the order in which the
+// A compat.v1 variable has its graph name, unique in its session; sessions have scopes, on which
+// the ranks' Python code agrees. An eager variable's handle is named "debug name/per-process id":
+// the id is dropped, and variables with the same debug name are numbered in the order in which the
 // program first trains them. Python declares them in that order while it traces
 // (python/_src/variables/naming.py); in eager code it is the order of the first optimizer ops. So
 // variables that exist on only one rank, or are never trained, change no other variable's number.
