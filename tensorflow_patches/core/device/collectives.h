@@ -21,7 +21,7 @@ namespace tfmpi {
 // numbers are sent as two reals, so only kSum and kAverage.
 bool NcclSupports(DataType type, ReduceOp op);
 
-// A communicator: one rank's handle of a group of ranks, which all make the same calls in the same
+// A communicator: one rank's handle for a group of ranks, which all make the same calls in the same
 // order. Communication thread only.
 class DeviceCollectives {
  public:
