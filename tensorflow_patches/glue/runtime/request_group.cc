@@ -98,9 +98,7 @@ void RequestGroup::Submit(std::unique_ptr<RequestGroup> group, const std::string
     self->tickets_ = tickets;
     withdraw = self->cancelled_;
   }
-  if (withdraw) {
-    for (Ticket ticket : tickets) self->engine_->Withdraw(ticket);
-  }
+  if (withdraw) self->Withdraw();
   self->EndOne(Status());
 }
 
