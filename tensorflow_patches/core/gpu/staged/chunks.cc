@@ -14,7 +14,7 @@ class Cutter {
     const size_t element = WireBytes(whole.type, 1);
     size_t left = whole.count;
     while (left != 0) {
-      if (IsFull(element)) chunks_.emplace_back();
+      if (NeedsNewChunk(element)) chunks_.emplace_back();
       Chunk& chunk = chunks_.back();
       Stretch piece = whole;
       piece.count = std::min(left, (limit_ - chunk.bytes) / element);
@@ -31,7 +31,7 @@ class Cutter {
   std::vector<Chunk> Take() { return std::move(chunks_); }
 
  private:
-  bool IsFull(size_t element) const {
+  bool NeedsNewChunk(size_t element) const {
     return chunks_.empty() || chunks_.back().bytes + element > limit_ ||
            chunks_.back().stretches.size() == max_stretches_;
   }
