@@ -9,8 +9,8 @@
 namespace tfmpi {
 
 // pthread_cond_clockwait for a glibc without it: waits by the real-time clock, as libstdc++ does on
-// such systems. If that clock jumps, a wait gets longer or shorter; std::condition_variable then
-// checks its own clock again.
+// such systems. If that clock jumps, a wait gets longer or shorter; if shorter,
+// std::condition_variable, which checks its own clock, reports a spurious wakeup.
 inline int WaitByRealTimeClock(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                                const timespec* until) {
   constexpr long kSecond = 1'000'000'000;  // in nanoseconds

@@ -13,13 +13,15 @@ namespace {
 constexpr int kSharedGpuVersion = 23000;
 constexpr size_t kMaxSharing = 2;
 
-constexpr size_t kMaxOnOneGpu = 8;  // each rank takes memory, and processes take turns on a GPU
+// For kShared: each rank takes memory, and processes take turns on a GPU.
+constexpr size_t kMaxOnOneGpu = 8;
 
-constexpr size_t kMaxByMpi = 128;  // a kernel's parameters contain an address and a scale per rank
+// For kMpi: our kernel's parameters contain an address and a scale per rank.
+constexpr size_t kMaxByMpi = 128;
 
 std::string Rank(size_t rank) { return "rank " + std::to_string(rank); }
 
-// Why these ranks cannot reduce on one GPU that they share; "" if they can.
+// The WhyNot functions return why these ranks cannot use that way; "" if they can.
 std::string WhyNotShared(const std::vector<DeviceFacts>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].gpu == ranks[0].gpu) continue;
@@ -30,7 +32,6 @@ std::string WhyNotShared(const std::vector<DeviceFacts>& ranks) {
          std::to_string(kMaxOnOneGpu) + " can do so";
 }
 
-// Why these ranks cannot use MPI with GPU memory; "" if they can.
 std::string WhyNotMpi(const std::vector<DeviceFacts>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (!ranks[rank].cuda_aware) {
@@ -89,7 +90,6 @@ Status ChooseBetweenNodes(const std::vector<DeviceFacts>& ranks, DeviceTransport
   return Status();
 }
 
-// Why these ranks cannot use NCCL; "" if they can.
 std::string WhyNotNccl(const std::vector<DeviceFacts>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].nccl_version == 0) return Rank(rank) + " finds no NCCL";

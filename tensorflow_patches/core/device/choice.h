@@ -35,14 +35,14 @@ enum class DeviceWay { kStaged, kNccl, kNodes, kShared, kMpi };
 
 struct DeviceChoice {
   DeviceWay way = DeviceWay::kStaged;
-  std::string reason;  // a sentence for people
+  std::string reason;  // for people: "NCCL 2.32.3 on all ranks"
 };
 
 // A pure function of the facts of all ranks, by rank, and of their common settings, so all ranks
-// choose the same. kAuto takes the first that is possible of kShared, NCCL, kMpi and kStaged. If
-// data must be rounded between nodes of equal size, NCCL with one rank per node and kMpi are not.
-// If the way that `wanted` names is not possible, kNccl and kIpc fail with the reason, and kMpi
-// becomes kStaged. With one rank the choice is always kStaged, without an error.
+// choose the same. kAuto takes the first possible way of kShared, NCCL (kNccl or kNodes), kMpi and
+// kStaged. If data must be rounded between nodes of equal size, kMpi is not possible, nor is NCCL
+// with one rank per node. If the way that `wanted` names is not possible, kNccl and kIpc fail with
+// the reason, and kMpi becomes kStaged. A single rank always gets kStaged, without an error.
 Status ChooseDeviceTransport(const std::vector<DeviceFacts>& ranks, DeviceTransport wanted,
                              const BetweenNodes& between, DeviceChoice* choice);
 

@@ -17,12 +17,12 @@
 
 namespace tfmpi {
 
-// Whether NCCL can reduce it: no 16-bit integers, no bools, no averages of integers. Complex
+// Whether NCCL can reduce such data: no 16-bit integers, no bools, no averages of integers. Complex
 // numbers are sent as two reals, so only kSum and kAverage.
 bool NcclSupports(DataType type, ReduceOp op);
 
-// One rank's part of one group of ranks, all of which make the same calls in the same order.
-// Communication thread only.
+// A communicator: one rank's handle for a group of ranks, which all make the same calls in the same
+// order. Communication thread only.
 class DeviceCollectives {
  public:
   virtual ~DeviceCollectives() = default;
@@ -30,19 +30,19 @@ class DeviceCollectives {
   // For people: "NCCL 2.32.3".
   virtual std::string description() const = 0;
 
-  // Whether Allreduce accepts it, the same on all ranks. The caller must stage everything else
+  // Whether Allreduce accepts such data: the same on all ranks. The caller must stage other data
   // through the host.
   virtual bool Takes(DataType type, ReduceOp op) const { return NcclSupports(type, op); }
 
-  // Whether it records the time of its stages itself (core/observability/timeline.h).
+  // Whether this object records the time of its stages itself (core/observability/timeline.h).
   virtual bool records() const { return false; }
 
   // Enqueues a reduction of `count` elements in this GPU's memory; `in` may equal `out`. kAverage:
   // each rank's elements are multiplied by its own `scale`, which includes the division by the
-  // contributors, then summed. So ranks may have different weights. A kSum of floating-point
-  // numbers is a kAverage with scale 1: some ranks may pass it where others pass kAverage. Since 0
-  // times infinity is NaN, a rank that contributes nothing passes zeros. Other reductions, and
-  // integers, only accept a `scale` of 1.
+  // number of contributors, then summed. So ranks may have different weights. A kSum of
+  // floating-point numbers is a kAverage with scale 1: some ranks may pass it where others pass
+  // kAverage. Since 0 times infinity is NaN, a rank that contributes nothing passes zeros. Other
+  // reductions, and integers, only accept a `scale` of 1.
   //
   // NCCL sends half and bfloat16 unchanged: `scale`, each product and each partial sum are rounded,
   // whereas GpuSum and the hosts round once.
@@ -73,9 +73,9 @@ class DeviceCollectives {
   // Ends everything enqueued; the results are undefined. Nothing can be reduced after it.
   virtual void Abort() = 0;
 
-  // An orderly end when no rank has work in flight. Close: releases the memory of other ranks that
-  // this one has opened. Closed: every rank has called Close, so this rank's memory may be freed;
-  // without that call, memory that others may have open is not freed.
+  // For an orderly end, when no rank has work in flight. Close releases the memory of other ranks
+  // that this one has opened. Call Closed once every rank has called Close: otherwise the
+  // destructor does not free the memory that others may have open.
   virtual void Close() {}
   virtual void Closed() {}
 

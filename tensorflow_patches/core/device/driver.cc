@@ -33,8 +33,7 @@ class DriverSum : public GpuSum {
   DriverSum(const Driver& driver, CudaContext context, std::string gpu, size_t sources)
       : driver_(driver), context_(context), gpu_(std::move(gpu)), sources_(sources) {}
   ~DriverSum() override {
-    Do("cuModuleUnload",
-       [&] { return module_ != nullptr ? driver_.ModuleUnload(module_) : kCudaSuccess; });
+    if (module_ != nullptr) Do("cuModuleUnload", [&] { return driver_.ModuleUnload(module_); });
   }
 
   Status Load() {
@@ -138,11 +137,13 @@ class DriverGpu : public Gpu {
 
   Status MakeCurrent() override {
     const int error = driver_.CtxSetCurrent(context_);
+    if (error != kCudaSuccess) {
+      return Status(Code::kInternal,
+                    "cuCtxSetCurrent on " + description_ + ": " + CudaErrorText(driver_, error));
+    }
     int mode = kCaptureModeRelaxed;
-    if (error == kCudaSuccess) driver_.ThreadExchangeStreamCaptureMode(&mode);
-    if (error == kCudaSuccess) return Status();
-    return Status(Code::kInternal,
-                  "cuCtxSetCurrent on " + description_ + ": " + CudaErrorText(driver_, error));
+    driver_.ThreadExchangeStreamCaptureMode(&mode);
+    return Status();
   }
 
   Status NewStream(GpuStream* stream) override {
@@ -159,7 +160,7 @@ class DriverGpu : public Gpu {
     return Call("cuEventCreate", [&] { return driver_.EventCreate(event, kEventDisableTiming); });
   }
 
-  // An error here belongs to earlier work; whoever queries that work's event receives it.
+  // An error here belongs to earlier work; Query of that work's event returns it, too.
   void Delete(GpuStream stream) override {
     Call("cuStreamDestroy", [&] { return driver_.StreamDestroy(stream); });
   }
@@ -234,10 +235,9 @@ class DriverGpu : public Gpu {
   }
 
   Status NewSharedMemory(size_t bytes, void** memory, GpuHandle* handle) override {
-    Status status = NewMemory(bytes, memory);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(NewMemory(bytes, memory));
     CudaIpcHandle ipc = {};
-    status =
+    const Status status =
         Call("cuIpcGetMemHandle", [&] { return driver_.IpcGetMemHandle(&ipc, Address(*memory)); });
     if (!status.ok()) {
       DeleteMemory(*memory);

@@ -15,8 +15,7 @@
 namespace tfmpi {
 
 // For tests: opens GPU `ordinal` of those visible to this process, in its primary context, which
-// TensorFlow uses, too, and creates a stream on it, which the caller owns. The context lives as
-// long as the process.
+// TensorFlow uses, too, and which is never released. Creates a stream, which the caller owns.
 Status OpenGpu(int ordinal, Gpu** gpu, GpuStream* stream);
 
 // The number of GPUs visible to this process.

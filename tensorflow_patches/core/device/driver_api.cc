@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kLibrary = "libcuda.so.1";
 
-// If the driver has a _v2 of a function, that is what the plain name in its header refers to.
+// If the driver has a _v2 of a function, the plain name in its header refers to that.
 std::string FindAll(void* library, Driver* driver) {
   Symbols symbols(library);
   symbols.Find("cuInit", &driver->Init);

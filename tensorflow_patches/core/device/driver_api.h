@@ -98,7 +98,7 @@ class InContext {
   InContext(const InContext&) = delete;
   InContext& operator=(const InContext&) = delete;
 
-  // The result of making it current.
+  // The result of making the context current.
   int error() const { return error_; }
 
  private:

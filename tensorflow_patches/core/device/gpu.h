@@ -1,7 +1,7 @@
 // A GPU as the engine uses it: streams, events, copies, pinned memory. The interface between the
 // core and CUDA.
 //
-// driver.cc implements it with the CUDA driver, which it looks up at run time: nothing of CUDA is
+// driver.cc implements it with the CUDA driver, which it looks up at run time, so CUDA is not
 // linked. tests/core/device/simulated_gpu.h implements it with threads. Streams and events are the
 // driver's own handles, since TensorFlow passes its streams in.
 //
@@ -30,7 +30,7 @@ using GpuEvent = struct GpuEventHandle*;    // a CUevent
 // A handle by which another process opens memory. Sent as bytes.
 struct GpuHandle {
   char bytes[64];
-  uint64_t process[2];  // identifies the owner (random); it opens its own memory without CUDA
+  uint64_t process[2];  // random, of the owner: a process opens its own memory without CUDA
   uint64_t address;     // in the owner
 };
 

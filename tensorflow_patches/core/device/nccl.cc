@@ -66,16 +66,19 @@ class NcclCollectives : public DeviceCollectives {
     nccl_.GetVersion(&version_);
   }
 
-  // Waits for enqueued work, then all ranks finalize. After a failure Abort must have been called,
-  // so that enqueued work does not wait for other ranks.
+  // If buffers are left, waits for enqueued work; then all ranks finalize. After a failure Abort
+  // must have been called, so that enqueued work does not wait for other ranks.
   ~NcclCollectives() override {
     const InContext in_context(*options_.driver, options_.context);
     if (!buffers_.empty()) options_.driver->CtxSynchronize();
     for (const auto& [memory, handle] : buffers_) Release(memory, handle);
     if (comm_ == nullptr) return;
-    int result = failed_ ? kNcclInProgress : nccl_.CommFinalize(comm_);
-    if (!failed_) result = Settle(result, Clock::now() + kFinalizeTimeout);
-    if (result == kNcclSuccess) {
+    bool finalized = false;
+    if (!failed_) {
+      const int started = nccl_.CommFinalize(comm_);
+      finalized = Settle(started, Clock::now() + kFinalizeTimeout) == kNcclSuccess;
+    }
+    if (finalized) {
       nccl_.CommDestroy(comm_);
     } else {
       nccl_.CommAbort(comm_);
@@ -167,7 +170,7 @@ class NcclCollectives : public DeviceCollectives {
                 DataType type, ReduceOp op, double scale, GpuStream stream, TimePoint deadline) {
     if (!NcclSupports(type, op)) return NoSuchType(op, type);
     const bool sums = op == ReduceOp::kAverage || op == ReduceOp::kSum;
-    // Also if this rank's scale is 1: NCCL selects its algorithm by the operation, which must
+    // True even if this rank's scale is 1: NCCL selects its algorithm by the operation, which must
     // therefore be the same on all ranks.
     const bool scaled = sums && IsFloating(type);
     if (scale != 1 && !(scaled && op == ReduceOp::kAverage)) {
@@ -198,7 +201,7 @@ class NcclCollectives : public DeviceCollectives {
     return Status(Code::kUnavailable, description() + ": its communicator has failed");
   }
 
-  // After a call that is still in progress: waits for its result.
+  // If the call that returned `result` is in progress, waits for its end, at most until `deadline`.
   int Settle(int result, TimePoint deadline) {
     while (result == kNcclInProgress && comm_ != nullptr) {
       int state = kNcclSuccess;

@@ -19,7 +19,6 @@ struct NcclId {  // an ncclUniqueId
   char bytes[128];
 };
 
-// Results.
 inline constexpr int kNcclSuccess = 0;
 inline constexpr int kNcclInProgress = 7;
 
@@ -68,7 +67,7 @@ struct Nccl {
 // functions may be called on any thread.
 Status LoadNccl(const std::string& path, Nccl* nccl);
 
-// "2.32.3" of 23203.
+// "2.32.3" for 23203.
 std::string NcclVersionText(int version);
 
 }  // namespace tfmpi

@@ -21,7 +21,6 @@ std::string Joined(const std::vector<std::string>& parts) {
   return joined;
 }
 
-// Writes the text of one kernel.
 class Kernel {
  public:
   Kernel(DataType type, Grain grain, size_t sources)

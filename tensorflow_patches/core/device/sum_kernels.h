@@ -1,7 +1,5 @@
 // The kernels that sum the data of ranks on one GPU, as PTX text: the driver compiles it for the
 // GPU at hand, so neither the wheel nor its build needs a GPU compiler.
-//
-// Pure functions.
 
 #ifndef TFMPI_CORE_DEVICE_SUM_KERNELS_H_
 #define TFMPI_CORE_DEVICE_SUM_KERNELS_H_

@@ -44,7 +44,7 @@ Status AwaitEvent(Gpu* gpu, GpuEvent event, TimePoint deadline, const Late& late
   return AwaitEvent(gpu, event, deadline, late, [] { return Status(); });
 }
 
-// Turns a failure of this GPU into kUnavailable, which ends the job, as a missed deadline does: the
+// Turns a failure of this GPU into kUnavailable, which ends the job, as kDeadlineExceeded does: the
 // peers wait for this rank.
 inline Status Fatal(const Status& status) {
   if (status.ok() || status.code() == Code::kDeadlineExceeded) return status;

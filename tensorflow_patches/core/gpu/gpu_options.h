@@ -29,12 +29,11 @@ struct GpuOptions {
   size_t mpi_chunk_bytes = kGpuToGpuChunkBytes;
   // Prints a line for people, once, on the communication thread.
   std::function<void(const std::string&)> log;
-  // Called once, when several ranks have chosen. `staged`: whether all data is. Communication
-  // thread.
+  // Called once, on the communication thread, when the ranks have chosen; never for a single rank.
+  // `staged`: whether all data is staged.
   std::function<void(bool staged)> chosen;
 
-  // For tests, instead of NCCL: what this rank reports, and a factory of its collectives, over its
-  // node or over all ranks.
+  // For tests: replaces what this rank reports, and NCCL's collectives of its node or of all ranks.
   std::function<DeviceFacts(const Gpu& gpu)> facts;
   std::function<Status(Gpu* gpu, TimePoint deadline, std::unique_ptr<DeviceCollectives>* made)>
       make;

@@ -24,7 +24,7 @@ struct Record {
   int32_t node;
 };
 
-bool ShareAGpu(const std::vector<DeviceFacts>& ranks) {
+bool SomeShareAGpu(const std::vector<DeviceFacts>& ranks) {
   for (size_t i = 0; i < ranks.size(); ++i) {
     for (size_t k = 0; k < i; ++k) {
       if (ranks[i].gpu == ranks[k].gpu) return true;
@@ -60,16 +60,14 @@ Status GpuReduction::Allreduce(const std::vector<FusionEntry>& entries, int cont
 Status GpuReduction::Choose(const GpuMemory& own, TimePoint deadline) {
   if (transport_->topology().size == 1) return Status();
   std::vector<DeviceFacts> ranks;
-  Status status = Gather(FactsOf(*own.gpu), &ranks, deadline);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(Gather(FactsOf(*own.gpu), &ranks, deadline));
   DeviceChoice choice;
-  status = ChooseDeviceTransport(ranks, options_.wanted, options_.between, &choice);
-  if (!status.ok()) return Status(Code::kUnavailable, status.message());
+  const Status chosen = ChooseDeviceTransport(ranks, options_.wanted, options_.between, &choice);
+  if (!chosen.ok()) return Status(Code::kUnavailable, chosen.message());
   std::string reason = choice.reason;
   if (choice.way != DeviceWay::kStaged) {
     std::string why_not;
-    status = MakeDirect(choice.way, own, ShareAGpu(ranks), deadline, &why_not);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(MakeDirect(choice.way, own, SomeShareAGpu(ranks), deadline, &why_not));
     if (direct_ == nullptr) {
       reason = choice.way == DeviceWay::kShared ? "not " + reason
                : choice.way == DeviceWay::kMpi
@@ -86,8 +84,7 @@ Status GpuReduction::Choose(const GpuMemory& own, TimePoint deadline) {
     }
   }
   if (direct_ == nullptr) {
-    status = ShareBuffers(own.gpu, deadline, &reason);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(ShareBuffers(own.gpu, deadline, &reason));
   }
   if (options_.log) options_.log(reason);
   if (options_.chosen) options_.chosen(direct_ == nullptr);
@@ -175,6 +172,7 @@ Status GpuReduction::MakeDirect(DeviceWay way, const GpuMemory& own, bool shares
   if (!agreed.ok() || all) return agreed;
   *why_not = ": " + (status.ok() ? "another rank could not prepare it" : status.message());
   if (direct_ != nullptr) direct_->Close();
+  // A barrier: after it no rank has another's memory open.
   const Status ended = IsTrueOnAllRanks(transport_, true, deadline, &all);
   if (direct_ != nullptr && ended.ok()) direct_->Closed();
   direct_ = nullptr;
@@ -203,15 +201,14 @@ Status GpuReduction::MakeNccl(const GpuMemory& own, bool in_node, bool shares, T
   options.size = in_node ? topology.local_size : topology.size;
   options.deadline = half;
   options.max_ctas = shares ? kSharedCtas : 0;
-  // One rank of the group creates the id.
   const int first = in_node ? topology.node_leader : 0;
-  Status failed;
-  if (topology.rank == first) failed = NewNcclId(nccl_, &options.id);
+  Status status;
+  if (topology.rank == first) status = NewNcclId(nccl_, &options.id);
   TFMPI_RETURN_IF_NOT_OK(
       ShareFirstValue(transport_, first, &options.id, sizeof(options.id), deadline));
-  if (failed.ok()) failed = ContextOf(own.stream, &options.driver, &options.context);
-  failed = AllRanksOk(transport_, failed, deadline);  // else the others would wait for this rank
-  return failed.ok() ? MakeNcclCollectives(nccl_, options, made) : failed;
+  if (status.ok()) status = ContextOf(own.stream, &options.driver, &options.context);
+  status = AllRanksOk(transport_, status, deadline);  // else the others would wait for this rank
+  return status.ok() ? MakeNcclCollectives(nccl_, options, made) : status;
 }
 
 Status GpuReduction::Drain(TimePoint deadline) {

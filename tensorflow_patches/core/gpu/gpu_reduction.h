@@ -22,7 +22,7 @@
 
 namespace tfmpi {
 
-// Called by all ranks: replaces `data` with that of rank `first`, which may differ between nodes.
+// Called by all ranks: replaces `data` with that of rank `first`. Ranks may pass different `first`.
 Status ShareFirstValue(Transport* transport, int first, void* data, size_t bytes,
                        TimePoint deadline);
 
@@ -33,7 +33,7 @@ class GpuReduction {
         options_(std::move(options)),
         staged_(transport, options_.staged_chunk_bytes) {}
 
-  // Like Fusion::Allreduce, with the result multiplied by `scale`.
+  // Like Fusion::Allreduce, but multiplies the result by `scale`: for an average, 1 / contributors.
   Status Allreduce(const std::vector<FusionEntry>& entries, int contributors, double scale,
                    TimePoint deadline);
   Status Broadcast(const FusionEntry& entry, TimePoint deadline) {
@@ -43,7 +43,7 @@ class GpuReduction {
   Status Check(TimePoint now) { return direct_ != nullptr ? direct_->Check(now) : Status(); }
   // Called by all ranks before they end together. On return no rank still reads another's memory.
   Status Drain(TimePoint deadline);
-  // To be called after a failure.
+  // Call it after a failure.
   void Abort() {
     if (direct_ != nullptr) direct_->Abort();
   }
@@ -56,7 +56,7 @@ class GpuReduction {
   // a GPU.
   Status MakeDirect(DeviceWay way, const GpuMemory& own, bool shares, TimePoint deadline,
                     std::string* why_not);
-  // Over the ranks of this node, or over all ranks.
+  // `in_node`: over the ranks of this node, instead of all ranks.
   Status MakeNccl(const GpuMemory& own, bool in_node, bool shares, TimePoint deadline,
                   std::unique_ptr<DeviceCollectives>* made);
   // Lets the ranks of each node share the buffers for staging, if all nodes can; otherwise adds why

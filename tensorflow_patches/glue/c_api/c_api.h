@@ -2,8 +2,8 @@
 //
 // Strings are UTF-8; `error` is a buffer of TFMPI_API_ERROR_BYTES, written when a call fails. Codes
 // are those of core/base/status.h. A call blocks only if its comment says so. Unless a comment says
-// otherwise, any thread may make a call, and it needs a started engine, except for calls about the
-// process or the library: cores, GPUs, ops, names of variables, seeds, switches.
+// otherwise, any thread may make a call. Calls need a started engine, except those about the
+// process or the library: quota of cores, visible GPUs, ops, names of variables, seeds, switches.
 
 #ifndef TFMPI_GLUE_C_API_C_API_H_
 #define TFMPI_GLUE_C_API_C_API_H_
@@ -61,8 +61,8 @@ TFMPI_API int32_t tfmpi_quota_cores(void);
 // How often the ranks have continued after deaths; tfmpi_topology is that of this generation. 0
 // without an engine.
 TFMPI_API uint64_t tfmpi_generation(void);
-// `why`: why this rank's script cannot continue with fewer ranks. If a rank dies, all end with this
-// reason. "": it can.
+// `why`: why this rank's script cannot continue with fewer ranks; "": it can. If a rank dies, all
+// end with this reason.
 TFMPI_API void tfmpi_set_needs_all(const char* why);
 // The description of the transport; lives as long as the process.
 TFMPI_API const char* tfmpi_transport(void);
@@ -125,10 +125,10 @@ TFMPI_API void tfmpi_posted_value(const char* key, int64_t number, char* out, in
 // What the script does, for messages on other ranks; see core/engine/script_state.h. Called on the
 // thread that does it.
 TFMPI_API void tfmpi_set_doing(const char* doing);
-// The number of steps done in what tfmpi_set_doing names; the same thread writes it. Lives as long
-// as the process.
+// The number of steps done in what tfmpi_set_doing names; its caller's thread writes it. Lives as
+// long as the process.
 TFMPI_API int64_t* tfmpi_steps(void);
-// 1: several threads of the script use the library, so that one of them waits proves nothing.
+// 1: several threads of the script use the library, so the script may continue while one waits.
 TFMPI_API void tfmpi_set_several_threads(int32_t several);
 // How many posts, of any key, this rank has received, or on rank 0 sent.
 TFMPI_API uint64_t tfmpi_posts_heard(void);
@@ -145,7 +145,7 @@ TFMPI_API uint64_t tfmpi_missed(void);
 // Resets that number, after this rank's variables have become equal to theirs.
 TFMPI_API void tfmpi_caught_up(void);
 
-// Names of variables; see variable_names.h.
+// Names of variables: see variable_names.h.
 TFMPI_API void tfmpi_declare_variable(const char* container, const char* name, const char* scope);
 // Declares the variable and writes its name, the same on every rank, truncated to `bytes`.
 TFMPI_API void tfmpi_variable_name(const char* container, const char* name, const char* scope,

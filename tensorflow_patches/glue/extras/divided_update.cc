@@ -69,7 +69,7 @@ bool DividedUpdate::Divide(OpKernelContext* context, const Tensor& indices) {
 // On the wire each rank's rows follow a header row with the fingerprint of all indices.
 void DividedUpdate::AddTo(RequestGroup* group, OpKernelContext* context, const std::string& name) {
   name_ = name;
-  ReadStates(context, &states_);
+  ReadStates(context, &states_);  // again: the stock kernel may have moved them to other memory
   row_bytes_ = std::max(row_bytes_, sizeof fingerprint_);
   Request request;
   request.name = name;

@@ -1,10 +1,10 @@
-// An extra: divides the row updates of one sparse Apply op among ranks that all share one node.
+// An extra: divides the row updates of one sparse optimizer op among ranks that all share one node.
 //
 // Every rank has the same averaged rows, and would update the same rows of the variable and its
 // slots in the same way. Instead each row is updated by one rank, its owner, and the others copy
 // the result: an update reads and computes, a copy only writes. The bits are the same. A row has
-// the same owner in every step, so concurrent updates are not lost; copies are made on the
-// communication thread, in the same order on all ranks.
+// the same owner in every step, and copies are made on the communication thread, in the same order
+// on all ranks, so concurrent updates are not lost.
 //
 // A kernel creates one object per execution. If Divide returns true, it runs the stock kernel on
 // PositionsOf this rank, then calls AddTo and submits the group. When the group has ended, it calls

@@ -1,7 +1,7 @@
 // An extra: reuses the memory of TensorFlow's tensors and XLA's buffers. It interposes on
 // TensorFlow's functions for aligned memory, as registration/interpose.cc does on registration.
 //
-// Until KeepTensorMemory they call the stock functions; after it, large blocks come from
+// Until KeepTensorMemory is called, ours only call the stock functions; then large blocks come from
 // core/memory/block_cache.h. The functions that free memory recognize these blocks, and leave all
 // others to the stock functions.
 

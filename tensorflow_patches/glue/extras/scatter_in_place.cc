@@ -25,8 +25,8 @@ namespace {
 
 constexpr int kHandle = 0, kIndices = 1, kUpdates = 2;  // inputs
 
-// Whether to run the stock kernel on blocks of rows. Not if it would divide the rows among threads,
-// or would reject an input: its error names a position or shape, which would be that of the block.
+// Whether to run the stock kernel on blocks of rows. Not if it would divide the rows among threads;
+// nor if it would reject an input, because the error would name the block's position or shape.
 bool InBlocks(OpKernelContext* context, const Tensor& table) {
   const Tensor& indices = context->input(kIndices);
   if (!EnabledExtras().rows_ahead) return false;
@@ -78,14 +78,14 @@ void ScatterInPlace::Compute(OpKernelContext* context) {
       }
       // The stock kernel locks the variable that it gets and sets its mode, so it gets another
       // variable with the same memory.
-      const tensorflow::core::RefCountPtr<Var> same(new Var(value->dtype()));
-      *same->tensor() = *value;
-      same->is_initialized = true;
-      same->copy_on_read_mode.store(true);
-      same->Ref();  // held by the handle
+      const tensorflow::core::RefCountPtr<Var> alias(new Var(value->dtype()));
+      *alias->tensor() = *value;
+      alias->is_initialized = true;
+      alias->copy_on_read_mode.store(true);
+      alias->Ref();  // held by the handle
       Tensor handle(tensorflow::DT_RESOURCE, TensorShape({}));
       handle.scalar<tensorflow::ResourceHandle>()() =
-          tensorflow::ResourceHandle::MakeRefCountingHandle(same.get(),
+          tensorflow::ResourceHandle::MakeRefCountingHandle(alias.get(),
                                                             context->device()->attributes().name());
       return Run(context, handle, *value);
     }

@@ -31,6 +31,7 @@ bool SynchronousUpdate::Serves(const OpKernelConstruction& construction) {
   const std::string of_session = HandleKey("", "", kOfSession);
   const std::string& scope = VariableNames::ThreadScope();
   for (std::string& key : keys) {
+    // The key of a graph's variable gets the scope of the session that creates this kernel.
     if (key.compare(0, of_session.size(), of_session) != 0) continue;
     const bool ref = tensorflow::IsRefType(construction.input_type(0));
     const std::string name = ref ? RefVariableName(node) : key.substr(of_session.size());
@@ -53,9 +54,8 @@ void SynchronousUpdate::Compute(OpKernelContext* context) {
   stock_->Compute(context);  // it has the same node and inputs as this kernel
 }
 
-// The first execution, or one with another variable than the graph was created for, as may happen
-// in a loaded function. This must not wait for the other ranks: this thread may be the only one
-// that runs what they wait for.
+// Called in the first execution, and if the variable has changed, as it may in a loaded function.
+// Fails instead of waiting for other ranks: they may wait for work that only this thread would run.
 absl::Status SynchronousUpdate::Synchronize(OpKernelContext* context) {
   std::vector<std::string> keys;
   for (int input = 0; input < context->num_inputs(); ++input) {

@@ -1,7 +1,7 @@
-// An extra: the decorated kernel of an Apply op whose gradient is an average, and whose variable
-// and slots were already synchronized when the kernel was created. It only runs the stock kernel,
-// on the executor's own thread. An ApplyKernel would also be correct, but the executor runs it
-// asynchronously, which costs more than the updates in a model with many small variables.
+// An extra: the decorated kernel of a dense optimizer op whose gradient is an average, and whose
+// variable and slots were synchronized before the kernel was created. It only runs the stock
+// kernel, on the executor's own thread. An ApplyKernel would also be correct, but the executor runs
+// it asynchronously, which costs more than the updates in a model with many small variables.
 //
 // Created by the decorating factory (registration/decorators.cc) instead of an optimizer op's stock
 // kernel, which it owns. TensorFlow calls Compute on an inter-op thread.
@@ -21,7 +21,7 @@ namespace tfmpi {
 class SynchronousUpdate : public tensorflow::OpKernel {
  public:
   // Whether the gradient is an average, Python has named the variable and its slots (kStates), and
-  // all of them are synchronized. If a later step passes one that is not, that step fails.
+  // all of them are synchronized. If a later step passes any that are not, that step fails.
   static bool Serves(const tensorflow::OpKernelConstruction& construction);
 
   SynchronousUpdate(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,

@@ -131,7 +131,7 @@ void ApplyKernel::Step::Finish(absl::Status status) {
   if (status.ok()) {
     gradient_ = Tensor();
     const Span span(Stage::kApply, use_.name, average_.TotalBytes());
-    RunOnGradient(kernel_->stock_.get(), context_, kernel_->node_.gradient, &average_);
+    RunOnInputs(kernel_->stock_.get(), context_, {{kernel_->node_.gradient, &average_}});
   } else {
     context_->SetStatus(status);
   }
@@ -182,10 +182,6 @@ void RunOnInputs(OpKernel* stock, OpKernelContext* context,
   RunStock(stock, context);
   context->set_params(params);
   replaced.eigen_gpu_device = nullptr;  // `params` owns it, but ~Params would delete it here, too
-}
-
-void RunOnGradient(OpKernel* stock, OpKernelContext* context, int index, Tensor* gradient) {
-  RunOnInputs(stock, context, {{index, gradient}});
 }
 
 RefusingKernel::RefusingKernel(OpKernelConstruction* construction, std::string reason)

@@ -21,19 +21,19 @@
 
 namespace tfmpi {
 
-// Whether the gradient of an Apply op is already an average.
+// Whether the gradient of an optimizer op is already an average.
 bool IsAveraged(const tensorflow::NodeDef& node);
 
-// What the kernels of an Apply op read from its node.
+// What the kernels of an optimizer op read from its node.
 struct ApplyNode {
-  // Fails the construction if the stock kernel has no such input as `op` names.
+  // Fails the construction if the stock kernel has no input with the name `op.gradient`.
   ApplyNode(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,
             const tensorflow::OpKernel& stock);
 
   int gradient = -1;         // input index
   std::string ref_variable;  // the variable's graph name, if it is a ref
   // " (ApplyAdam)", also for the sparse form: distinguishes two optimizers of one variable. If a
-  // graph has several Apply ops of one kind for one variable, all but the first have a number.
+  // graph has several optimizer ops of one kind for one variable, all but the first have a number.
   std::string request_suffix;
   bool averaged;  // IsAveraged
 };
@@ -68,9 +68,6 @@ void RunStock(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context)
 // inputs, with the inputs at these indices replaced by these tensors.
 void RunOnInputs(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context,
                  std::initializer_list<std::pair<int, tensorflow::Tensor*>> replaced_inputs);
-// RunOnInputs with one input replaced: the gradient, input `index`.
-void RunOnGradient(tensorflow::OpKernel* stock, tensorflow::OpKernelContext* context, int index,
-                   tensorflow::Tensor* gradient);
 
 // Fails with `reason`, which names the op and a solution: for ops that would let ranks diverge.
 class RefusingKernel : public tensorflow::OpKernel {

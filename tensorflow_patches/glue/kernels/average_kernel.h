@@ -3,8 +3,8 @@
 // In graphs the op is a stock IdentityN with private attributes (python/_src/average/carrier.py
 // creates it; decorators.cc installs this kernel), so the graph also loads in stock TensorFlow, as
 // an identity. In eager code it is the op TfMpiAverage. The last input is a float32 scalar, the
-// weight of this rank's tensors. TensorFlow calls ComputeAsync on an inter-op thread; for the rest
-// see request_group.h.
+// weight of this rank's tensors. TensorFlow calls ComputeAsync on an inter-op thread; the kernel
+// ends where its RequestGroup does.
 
 #ifndef TFMPI_GLUE_KERNELS_AVERAGE_KERNEL_H_
 #define TFMPI_GLUE_KERNELS_AVERAGE_KERNEL_H_

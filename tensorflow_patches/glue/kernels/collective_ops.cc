@@ -1,9 +1,8 @@
 // The collectives of tensorflow.mpi as ops, for eager code, tf.function and graphs.
 //
-// Each has a string input, the name that identifies it on all ranks. The kernels run on inter-op
-// threads and complete on TensorFlow's runner; a cancelled step withdraws its requests. See
-// request_group.h. They have kernels for CPUs only. TfMpiHandleName is no collective: it gives
-// Python a handle's container and name.
+// Each has a string input, the name that identifies it on all ranks. The kernels, for CPUs only,
+// run on inter-op threads and complete on TensorFlow's runner; a cancelled step withdraws its
+// requests: see request_group.h. TfMpiHandleName is not a collective.
 
 #include <cstring>
 #include <memory>

@@ -1,5 +1,5 @@
-// The position that a random op of one process would have in its sequence of numbers, for ranks
-// that each draw only their own rows.
+// An op for ranks that each draw only their own rows of a batch: returns the position that a random
+// op of a single process would have reached in its sequence of numbers.
 //
 // A stateful random op has a generator that advances by 256 steps of 128 bits for each number it
 // draws (GuardedPhiloxRandom::ReserveRandomOutputs). This op has the same generator and advances it

@@ -155,15 +155,15 @@ void SparseApplyKernel::Step::Update(const absl::Status& status) {
 absl::Status SparseApplyKernel::Step::RunOnAllRows() {
   const bool sliced = !on_gpu_ && EnabledExtras().rows_ahead &&
                       HasIndexPerRow(values(), indices()) && values().dim_size(0) > kBlockOfRows;
-  // If not sliced, there is one block, with all rows.
-  const int64_t rows = sliced ? values().dim_size(0) : 0;
-  int64_t begin = 0;
-  do {
+  if (!sliced) {
+    RunOnBlock(values(), indices());
+    return context_->status();
+  }
+  const int64_t rows = values().dim_size(0);
+  for (int64_t begin = 0; begin < rows && context_->status().ok(); begin += kBlockOfRows) {
     const int64_t end = std::min(begin + kBlockOfRows, rows);
-    RunOnBlock(sliced ? values().Slice(begin, end) : values(),
-               sliced ? indices().Slice(begin, end) : indices());
-    begin = end;
-  } while (begin < rows && context_->status().ok());
+    RunOnBlock(values().Slice(begin, end), indices().Slice(begin, end));
+  }
   return context_->status();
 }
 

@@ -29,7 +29,7 @@ class SparseApplyKernel : public tensorflow::AsyncOpKernel {
   const std::unique_ptr<tensorflow::OpKernel> stock_;
   const ApplyNode node_;
   int indices_ = -1;         // input index
-  bool only_update_ = true;  // no other Apply op of its graph updates the variable
+  bool only_update_ = true;  // no other optimizer op of its graph updates the variable
 };
 
 }  // namespace tfmpi

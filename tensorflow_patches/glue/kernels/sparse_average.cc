@@ -66,8 +66,7 @@ void SparseAverage::SetMode(SparseMode mode) { g_mode = mode; }
 absl::Status SparseAverage::Check(const Tensor& values, const Tensor& indices) {
   value_type_ = values.dtype();
   index_type_ = indices.dtype();
-  absl::Status status = CheckCanAverage(name_, value_type_, &format_.dtype);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(CheckCanAverage(name_, value_type_, &format_.dtype));
   if (values.dims() < 1 || indices.dims() != 1 || values.dim_size(0) != indices.dim_size(0) ||
       (index_type_ != tensorflow::DT_INT32 && index_type_ != tensorflow::DT_INT64)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -75,7 +74,7 @@ absl::Status SparseAverage::Check(const Tensor& values, const Tensor& indices) {
         " for indices ", indices.shape().DebugString(), " of type ",
         tensorflow::DataTypeString(index_type_), "; it needs one int32 or int64 index per row"));
   }
-  return status;
+  return absl::OkStatus();
 }
 
 absl::Status SparseAverage::AddTo(RequestGroup* group, const Tensor& values, const Tensor& indices,

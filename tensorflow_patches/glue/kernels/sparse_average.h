@@ -2,10 +2,10 @@
 // returns the rows of all ranks. `Duplicates` (sparse_rows.h) says whether rows with the same index
 // are summed; with kKeepUnlessIdentical, ranks that all sent the same rows count as one.
 //
-// A kernel creates one on an inter-op thread, adds its request to a group with AddTo, and calls
-// Finish on TensorFlow's runner when the group has ended with ok; the rows are summed there. Row
-// for row, the result equals that of one process for the whole batch. The rows are gathered, at a
-// cost proportional to their number. If duplicates are summed and the table's size is known, they
+// A kernel creates an object on an inter-op thread, adds its request to a group with AddTo, and
+// calls Finish on TensorFlow's runner when the group has ended with ok; the rows are summed there.
+// Row for row, the result equals that of one process for the whole batch. The rows are gathered, at
+// a cost proportional to their number. If duplicates are summed and the table's size is known, they
 // are reduced as a dense tensor of that size where that moves fewer bytes (see SparseMode).
 
 #ifndef TFMPI_GLUE_KERNELS_SPARSE_AVERAGE_H_
@@ -30,7 +30,8 @@ enum class SparseMode : int32_t { kAuto = 0, kGather = 1, kDense = 2 };
 // Converts int32 or int64 indices.
 std::vector<int64_t> WideIndices(const tensorflow::Tensor& indices);
 
-// Its result goes to `gathered`, which outlives it. `row`: a row's shape; `limit`: its row_limit.
+// A sparse allgather whose result goes to `gathered`, which outlives the request. `row`: the shape
+// of a row. `limit`: Signature::row_limit.
 Request GatherRequest(std::string name, const RowFormat& format, const Shape& row, int64_t limit,
                       GatheredRows* gathered);
 

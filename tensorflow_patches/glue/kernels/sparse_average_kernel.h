@@ -1,5 +1,5 @@
 // The average of one sparse gradient over the ranks, as an op: for gradients that are averaged
-// before an Apply op, or without one.
+// before an optimizer op, or without one.
 //
 // Like average_kernel.h: in graphs a stock IdentityN with private attributes, whose inputs are
 // values, indices and the weight (python/_src/average/carrier.py creates it; decorators.cc installs

@@ -1,8 +1,7 @@
 // The decorator table: which ops get kernels of ours, one line per kind of op and device. Of two
 // lines for the same op and device, the extra's comes first.
 //
-// A line has the names of ops, the devices, and the function that creates the kernel. A line that
-// names an extra applies only if the extra is on (extras.h); gradients are averaged either way.
+// An extra's line applies only if the extra is on (extras.h); gradients are averaged either way.
 
 #ifndef TFMPI_GLUE_REGISTRATION_DECORATORS_H_
 #define TFMPI_GLUE_REGISTRATION_DECORATORS_H_

@@ -54,11 +54,6 @@ std::unique_ptr<OpKernelFactory> CountAndDecorate(const KernelDef& kernel,
   return decorated;
 }
 
-void RegisterStock(OpKernelRegistrar* registrar, const KernelDef* kernel, absl::string_view name,
-                   std::unique_ptr<OpKernelFactory> factory) {
-  StockRegister()(registrar, kernel, name, std::move(factory));
-}
-
 }  // namespace tfmpi
 
 namespace tensorflow {
@@ -68,8 +63,8 @@ namespace kernel_factory {
 __attribute__((visibility("default"))) void OpKernelRegistrar::InitInternal(
     const KernelDef* kernel_def, absl::string_view kernel_class_name,
     std::unique_ptr<OpKernelFactory> factory) {
-  tfmpi::RegisterStock(this, kernel_def, kernel_class_name,
-                       tfmpi::CountAndDecorate(*kernel_def, std::move(factory)));
+  tfmpi::StockRegister()(this, kernel_def, kernel_class_name,
+                         tfmpi::CountAndDecorate(*kernel_def, std::move(factory)));
 }
 
 }  // namespace kernel_factory

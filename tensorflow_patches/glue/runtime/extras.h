@@ -1,6 +1,5 @@
 // Optional code that only makes steps faster: TF_MPI_EXTRAS. Gradients are averaged with any subset
-// of these. docs/extras.md has the speedup of each. Each is a file of its own, or a part of core/
-// that an option turns off.
+// of these. docs/extras.md has the speedup of each.
 //
 // Set once, when the runtime starts and before kernels are created; read on any thread.
 

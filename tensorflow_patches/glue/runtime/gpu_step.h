@@ -26,7 +26,7 @@ absl::Status GpuOfStream(void* stream, GpuMemory* memory);
 tensorflow::AllocatorAttributes OnHost();
 // Copy a kernel's tensors to host memory, or from there to the memory of the kernel's device, after
 // the work enqueued so far. `copied` gets the copies, once, on a thread on which the kernel may
-// continue, perhaps before the call returns. On a CPU nothing is copied: it gets the tensors
+// continue, perhaps before the call returns. On a CPU nothing is copied: `copied` gets the tensors
 // themselves.
 using TensorList = std::vector<tensorflow::Tensor>;
 using Copied = std::function<void(const absl::Status&, const TensorList&)>;

@@ -28,14 +28,10 @@ double ProcessorSeconds() {
 }  // namespace
 
 void LimitInterpreterEnd(int code, milliseconds patience, std::string line) {
-  const char* const kNames[] = {"Py_IsFinalizing",
-                                "_Py_IsFinalizing"};  // since Python 3.13, and before
-  int (*is_finalizing)() = nullptr;
-  for (const char* name : kNames) {
-    if (is_finalizing != nullptr) break;
-    is_finalizing = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, name));
-  }
-  if (is_finalizing == nullptr) return;
+  void* symbol = dlsym(RTLD_DEFAULT, "Py_IsFinalizing");
+  if (symbol == nullptr) symbol = dlsym(RTLD_DEFAULT, "_Py_IsFinalizing");  // before Python 3.13
+  if (symbol == nullptr) return;
+  const auto is_finalizing = reinterpret_cast<int (*)()>(symbol);
   std::thread([is_finalizing, code, patience, line = std::move(line)] {
     while (!is_finalizing()) std::this_thread::sleep_for(kPollInterval);
     SteadyClock::time_point since = SteadyClock::now();

@@ -12,10 +12,10 @@
 
 namespace tfmpi {
 
-// Called once, at exit. From then on a thread checks whether the interpreter is being finalized.
-// Python begins that after all atexit functions, and first flushes its output. If the process then
-// uses almost no processor time for `patience`, the thread writes `line`, unless it is empty, to
-// stderr and ends the process with `code`.
+// Called once, at exit. From then on a thread checks whether the interpreter is being finalized: by
+// then it has run all atexit functions and flushed its output. If the process then uses almost no
+// processor time for `patience`, the thread writes `line`, unless it is empty, to stderr and ends
+// the process with `code`.
 void LimitInterpreterEnd(int code, std::chrono::milliseconds patience, std::string line);
 
 }  // namespace tfmpi

@@ -65,7 +65,7 @@ absl::Status RequestGroup::RecordReady() {
   return ToAbsl(memory_.gpu->Record(ready_.get(), memory_.stream));
 }
 
-// Ends the group before anything has been submitted.
+// Drops all requests, so that Submit ends the group with `status`.
 void RequestGroup::Drop(const Status& status) {
   std::lock_guard<std::mutex> lock(mutex_);
   status_ = status;
@@ -98,9 +98,7 @@ void RequestGroup::Submit(std::unique_ptr<RequestGroup> group, const std::string
     self->tickets_ = tickets;
     withdraw = self->cancelled_;
   }
-  if (withdraw) {
-    for (Ticket ticket : tickets) self->engine_->Withdraw(ticket);
-  }
+  if (withdraw) self->Withdraw();
   self->EndOne(Status());
 }
 

@@ -122,8 +122,7 @@ Status StartRuntime(const RuntimeOptions& options) {
       std::lock_guard<std::mutex> lock(GetWaits().mutex);
       GetWaits().whom = whom;
     };
-    const Status status = LoadPluginTransport(options.transport_library, plugin, &transport);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(LoadPluginTransport(options.transport_library, plugin, &transport));
   }
   State& state = GetState();
   state.options = options.engine;
@@ -131,8 +130,7 @@ Status StartRuntime(const RuntimeOptions& options) {
       options.engine.shrink_on_fault && !options.transport_library.empty();
   state.options.response_bypass = extras.response_bypass;
   state.observation = options.observation;
-  const Status status = StartObserving(transport.get(), &state.observation);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(StartObserving(transport.get(), &state.observation));
   state.options.stats = state.observation.stats;
   state.options.at_end = GatherObservation;
   const bool compression_is_unused =

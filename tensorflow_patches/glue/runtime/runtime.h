@@ -3,8 +3,8 @@
 // StartRuntime: Python's main thread. JoinRuntime and StatsReport: that thread, or one that calls
 // os._exit(0). LeaveRuntime: also a training thread that has failed. Everything else: any thread.
 // Before StartRuntime there is no engine, and kernels are stock kernels; after JoinRuntime or
-// LeaveRuntime requests fail. A child that this process forks has no engine either: decorated
-// kernels act like stock ones there, collectives fail, and it has none of the shared memory.
+// LeaveRuntime requests fail. A child that this process forks has no engine either, nor the shared
+// memory: decorated kernels act like stock ones there, and collectives fail.
 
 #ifndef TFMPI_GLUE_RUNTIME_RUNTIME_H_
 #define TFMPI_GLUE_RUNTIME_RUNTIME_H_

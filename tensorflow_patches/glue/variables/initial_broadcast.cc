@@ -55,12 +55,12 @@ absl::Status WriteState(OpKernelContext* context, int input, const Tensor& value
 }  // namespace
 
 std::string RefVariableName(const tensorflow::NodeDef& node) {
-  const std::string from =
+  const std::string input =
       node.input_size() == 0 ? node.name() : node.input(0).substr(0, node.input(0).find(':'));
   std::vector<std::string> states;
   if (tensorflow::TryGetNodeAttr(node, kStates, &states) && states.size() == 1 &&
-      states[0] == HandleKey("", from, kOfSession)) {
-    return from;
+      states[0] == HandleKey("", input, kOfSession)) {
+    return input;
   }
   std::vector<std::string> colocation;
   if (tensorflow::TryGetNodeAttr(node, "_class", &colocation)) {
@@ -68,7 +68,7 @@ std::string RefVariableName(const tensorflow::NodeDef& node) {
       if (location.compare(0, 5, "loc:@") == 0) return location.substr(5);
     }
   }
-  return from;
+  return input;
 }
 
 std::string StateKey(OpKernelContext* context, int input, const std::string& ref_variable) {
@@ -117,7 +117,7 @@ void InitialBroadcast::AddBroadcasts(OpKernelContext* context, const std::string
 
 absl::Status InitialBroadcast::AddBroadcast(OpKernelContext* context, int input,
                                             const std::string& request_name, RequestGroup* group) {
-  // In this order: a rank of an earlier group must not send as if it belonged to this generation.
+  // Read before the rank: a rank of an earlier group must not send as one of this generation.
   const uint64_t generation = GetEngine()->published().generation();
   rank_ = GetEngine()->topology().rank;
   Tensor value;

@@ -1,6 +1,6 @@
-// The safety net of the decorated kernels: at the first Apply of a variable, every rank gets rank
-// 0's values of it and of its slots, unless they are synchronized already. Python does not do that
-// for variables of raw ops, or for eager ones that an optimizer gets only after its first update.
+// The safety net of the decorated kernels: before an optimizer op first updates a variable, it and
+// its slots get rank 0's values on every rank, unless they are synchronized already. Python does
+// not do that for raw ops, or for eager variables that an optimizer gets after its first update.
 //
 // A kernel creates one object per execution, and calls Write on TensorFlow's runner. A variable
 // whose memory nothing else holds is received in place, without a second copy.
@@ -17,20 +17,20 @@
 
 namespace tfmpi {
 
-// An attribute of Apply ops in graphs: the keys (variable_names.h) of the variable and its slots,
-// for example ["*|dense/kernel", "*|dense/kernel/Momentum"]. "*" (kOfSession) is the scope of a
-// variable of the graph, whose session is not known yet. An eager variable that a tf.function
+// An attribute of optimizer ops in graphs: the keys (variable_names.h) of the variable and its
+// slots, for example ["*|dense/kernel", "*|dense/kernel/Momentum"]. "*" (kOfSession) is the scope
+// of a variable of the graph, whose session is not known yet. An eager variable that a tf.function
 // captures has a key such as "Anonymous/dense/kernel/42". For a ref variable the attribute has only
-// the variable's own key. Missing if Python does not know one of the keys. An imported graph may
-// contain keys of another graph.
+// the variable's own key. It is missing if Python does not know one of the keys. In an imported
+// graph the keys may be those of another graph.
 inline constexpr char kStates[] = "_tf_mpi_states";
 inline constexpr char kOfSession[] = "*";
 
-// The graph name of an Apply op's ref variable: its input node, if Python has written that name
+// The graph name of an optimizer op's ref variable: its input node, if Python has written that name
 // into kStates; else the op's colocation, which optimizers set; else the input node.
 std::string RefVariableName(const tensorflow::NodeDef& node);
 
-// Whether an input of an Apply op is a state input, the variable or a slot: any ref or resource.
+// Whether an optimizer op's input is a state input, the variable or a slot: any ref or resource.
 bool IsState(tensorflow::OpKernelContext* context, int input);
 // The key, in this process, of a state input; `ref_variable` is the variable's name if it is a ref.
 std::string StateKey(tensorflow::OpKernelContext* context, int input,

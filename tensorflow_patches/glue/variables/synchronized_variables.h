@@ -1,5 +1,5 @@
-// The variables that were synchronized when a kernel ran on them, so that its next run need not
-// look them up. Owned by a kernel; thread-safe.
+// The variables that were synchronized when a kernel ran on them, so that it need not look up one
+// that it updates again. Owned by a kernel; thread-safe.
 
 #ifndef TFMPI_GLUE_VARIABLES_SYNCHRONIZED_VARIABLES_H_
 #define TFMPI_GLUE_VARIABLES_SYNCHRONIZED_VARIABLES_H_

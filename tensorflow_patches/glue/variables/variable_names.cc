@@ -9,15 +9,16 @@ constexpr char kAnonymous[] = "Anonymous";
 
 thread_local std::string t_scope;
 
-// "Anonymous/dense/kernel/42" -> "dense/kernel"; "scope|dense/kernel" -> "dense/kernel".
-std::string DebugName(const std::string& key, std::string* scope) {
+// "Anonymous/dense/kernel/42" -> "dense/kernel"; "scope|dense/kernel" -> "dense/kernel@scope";
+// "|dense/kernel" -> "dense/kernel".
+std::string UnnumberedName(const std::string& key) {
   const std::string anonymous = std::string(kAnonymous) + "/";
   if (key.compare(0, anonymous.size(), anonymous) == 0) {
     return key.substr(anonymous.size(), key.rfind('/') - anonymous.size());
   }
   const size_t bar = key.find('|');
-  *scope = key.substr(0, bar);
-  return key.substr(bar + 1);
+  const std::string name = key.substr(bar + 1);
+  return bar == 0 ? name : name + "@" + key.substr(0, bar);
 }
 
 }  // namespace
@@ -36,9 +37,7 @@ VariableNames::Entry& VariableNames::FindOrAdd(const std::string& key) {
   auto [it, is_new] = entries_.try_emplace(key);
   Entry& entry = it->second;
   if (is_new) {
-    std::string scope;
-    entry.name = DebugName(key, &scope);
-    if (!scope.empty()) entry.name += "@" + scope;
+    entry.name = UnnumberedName(key);
     const int number = counts_[entry.name]++;
     if (number != 0) entry.name += "#" + std::to_string(number);
   }

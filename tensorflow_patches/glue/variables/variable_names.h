@@ -1,10 +1,10 @@
 // Names of variables that are the same on every rank.
 //
-// A v1 variable has its graph name, unique in its session; sessions have scopes, on which the
-// ranks' Python code agrees. An eager variable's handle is named "debug name/per-process id": the
-// id is dropped, and variables with the same debug name are numbered in the order in which the
+// A compat.v1 variable has its graph name, unique in its session; sessions have scopes, on which
+// the ranks' Python code agrees. An eager variable's handle is named "debug name/per-process id":
+// the id is dropped, and variables with the same debug name are numbered in the order in which the
 // program first trains them. Python declares them in that order while it traces
-// (python/_src/variables/naming.py); in eager code it is the order of the first Apply ops. So
+// (python/_src/variables/naming.py); in eager code it is the order of the first optimizer ops. So
 // variables that exist on only one rank, or are never trained, change no other variable's number.
 // Thread-safe; never destroyed.
 
@@ -23,7 +23,7 @@ namespace tfmpi {
 struct VariableUse {
   std::string key, suffix;
   std::string name;                       // the same on every rank
-  bool first_apply = false;               // of this kind of Apply op on this variable
+  bool first_apply = false;               // of this kind of optimizer op on this variable
   std::vector<std::string> synchronized;  // keys that have counted as synchronized since this use
 };
 
@@ -39,9 +39,9 @@ class VariableNames {
   bool AreSynchronized(const std::vector<std::string>& keys);
   // Whether the variable was already synchronized; from now on it counts as synchronized.
   bool TestAndMarkSynchronized(const std::string& key);
-  // For an Apply op of the kind that `suffix` names; records that it has been seen.
+  // For an optimizer op of the kind that `suffix` names; records that it has been seen.
   VariableUse Use(const std::string& key, const std::string& suffix);
-  // For an Apply op that has failed: undoes what `use` recorded, so that the next one starts anew.
+  // For an optimizer op that has failed: undoes what `use` recorded, so the next one starts anew.
   void Undo(const VariableUse& use);
 
   // The key of a resource variable of which only the handle's name is known, as during XLA

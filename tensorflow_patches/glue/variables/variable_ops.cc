@@ -30,7 +30,6 @@ REGISTER_OP("TfMpiBroadcastVariable")
     .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
-// A hash of the value's bits.
 REGISTER_OP("TfMpiVariableDigest")
     .Input("resource: resource")
     .Output("digest: int64")

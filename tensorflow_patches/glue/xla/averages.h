@@ -13,13 +13,13 @@
 
 namespace tfmpi {
 
-// `last` is the last call of the computation: each call takes a number that the previous one
-// returns, so that XLA runs them one after another in graph order, which is the same on all ranks.
-// XLA's own order depends on shapes, and a call that waits may hold up all later ones.
+// `last`: a number that the last call emitted so far returns. The next call takes it, so that XLA
+// runs the calls one after another in graph order, which is the same on all ranks. XLA's own order
+// depends on shapes, and a call that waits may hold up all later ones.
 class Averages : public tensorflow::ResourceBase {
  public:
   struct Rows {
-    xla::XlaOp values;   // for the graph: with zeros in the unused capacity
+    xla::XlaOp values;   // with zeros in the unused capacity
     xla::XlaOp indices;  // distinct if duplicates are summed; -1 in the unused capacity
     xla::XlaOp written;  // the same values, but undefined in the unused capacity
   };

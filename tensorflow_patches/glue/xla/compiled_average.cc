@@ -243,7 +243,7 @@ void CompiledApplyKernel::Compute(OpKernelContext* context) {
   if (!node_.averaged && GetEngine() != nullptr && !AreAveragesLeftToScript()) {
     OP_REQUIRES_OK(context, EmitAverageOfGradient(context, &average));
   }
-  RunOnGradient(stock_.get(), context, node_.gradient, &average);
+  RunOnInputs(stock_.get(), context, {{node_.gradient, &average}});
 }
 
 }  // namespace tfmpi

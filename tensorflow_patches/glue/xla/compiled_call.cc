@@ -1,7 +1,6 @@
 #include "tensorflow_patches/glue/xla/compiled_call.h"
 
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,30 +27,6 @@ namespace ffi = xla::ffi;
 ffi::Error ToFfi(const absl::Status& status) {
   if (status.ok()) return ffi::Error::Success();
   return ffi::Error(static_cast<ffi::ErrorCode>(status.code()), std::string(status.message()));
-}
-
-// `add` fills the group, which cannot be cancelled; `finish` runs when it has ended with ok. XLA
-// then continues on the same thread, which therefore comes from RunOnOwnThread.
-ffi::Future Submit(const std::function<absl::Status(RequestGroup*)>& add,
-                   std::function<absl::Status()> finish) {
-  ffi::Promise promise;
-  ffi::Future future(promise);
-  auto group = std::make_unique<RequestGroup>(GetEngine(), nullptr, RunOnOwnThread);
-  const absl::Status status = add(group.get());
-  if (!status.ok()) {
-    promise.SetError(ToFfi(status));
-    return future;
-  }
-  RequestGroup::Submit(std::move(group), /*what=*/"",
-                       [promise, finish = std::move(finish)](const absl::Status& ended) mutable {
-                         const absl::Status finished = ended.ok() ? finish() : ended;
-                         if (finished.ok()) {
-                           promise.SetAvailable();
-                         } else {
-                           promise.SetError(ToFfi(finished));
-                         }
-                       });
-  return future;
 }
 
 absl::Status AddRequests(std::string_view joined, const Operands& operands, Duplicates duplicates,
@@ -95,12 +70,27 @@ ffi::Future Average(ffi::RemainingArgs args, ffi::RemainingRets rets, std::strin
   const Operands operands(args, rets, static_cast<size_t>(num_sparse));
   if (GetEngine() == nullptr) return PassOn(operands);
   const auto sparse = std::make_shared<std::vector<SparseGradient>>(operands.num_sparse);
-  return Submit(
-      [&](RequestGroup* group) {
-        return AddRequests(joined, operands, static_cast<Duplicates>(duplicates), sparse.get(),
-                           group);
-      },
-      [sparse] { return WriteAll(*sparse); });
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  // XLA continues on the thread that sets the promise, so it must be one that may block.
+  auto group =
+      std::make_unique<RequestGroup>(GetEngine(), /*cancellation=*/nullptr, RunOnOwnThread);
+  const absl::Status added =
+      AddRequests(joined, operands, static_cast<Duplicates>(duplicates), sparse.get(), group.get());
+  if (!added.ok()) {
+    promise.SetError(ToFfi(added));
+    return future;
+  }
+  RequestGroup::Submit(std::move(group), /*what=*/"",
+                       [promise, sparse](const absl::Status& ended) mutable {
+                         const absl::Status written = ended.ok() ? WriteAll(*sparse) : ended;
+                         if (written.ok()) {
+                           promise.SetAvailable();
+                         } else {
+                           promise.SetError(ToFfi(written));
+                         }
+                       });
+  return future;
 }
 
 XLA_FFI_DEFINE_HANDLER(kAverageHandler, Average,

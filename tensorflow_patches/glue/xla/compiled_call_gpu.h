@@ -1,9 +1,9 @@
 // The custom calls of compiled_call.h on a GPU, where the host cannot read the operands.
 //
-// XLA's thread makes the call while it enqueues a step on `stream`, a CUstream, and waits in it
-// until the ranks have agreed and the result is enqueued. Meanwhile the stream runs up to this
-// point. Sparse gradients pass through copies in pinned memory, since their indices determine what
-// is sent: for them the call waits for the stream, and zeroes the unused values itself.
+// XLA's thread makes the call while it enqueues a step on `stream`, a CUstream. The call returns
+// when the ranks have agreed and the result is enqueued; meanwhile the stream executes the work
+// before it. Sparse gradients are copied to pinned memory, since their indices determine what is
+// sent: for them the call waits for the stream, and zeroes the unused values itself.
 
 #ifndef TFMPI_GLUE_XLA_COMPILED_CALL_GPU_H_
 #define TFMPI_GLUE_XLA_COMPILED_CALL_GPU_H_

@@ -54,9 +54,8 @@ absl::StatusOr<std::shared_ptr<const CallPlan>> PlanFor(std::string_view joined,
                                                         const Operands& operands) {
   static auto* const mutex = new std::mutex;
   static auto* const plans = new std::unordered_map<std::string, std::shared_ptr<const CallPlan>>;
-  const std::string key(joined);
   std::lock_guard<std::mutex> lock(*mutex);
-  std::shared_ptr<const CallPlan>& plan = (*plans)[key];
+  std::shared_ptr<const CallPlan>& plan = (*plans)[std::string(joined)];
   if (plan != nullptr && plan->Fits(operands)) return plan;
   absl::StatusOr<std::shared_ptr<const CallPlan>> made = MakePlan(joined, operands);
   if (made.ok()) plan = *made;

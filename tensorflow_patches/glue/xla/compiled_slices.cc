@@ -34,8 +34,7 @@ absl::Status SparseGradient::Write() const {
         absl::StrCat("the ranks have ", found.size(), " rows of the sparse gradient of '", name,
                      "', but this rank's compiled step has room for ", capacity,
                      ", because the other ranks have many more rows than this one. Give the ranks "
-                     "batches of about "
-                     "the same size, or drop jit_compile=True",
+                     "batches of about the same size, or drop jit_compile=True",
                      gathered->own().every_row() ? "" : "; or set TF_MPI_SPARSE=dense"));
   }
   if (rows != nullptr) {

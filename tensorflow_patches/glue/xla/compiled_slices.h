@@ -20,7 +20,7 @@ struct SparseGradient {
   std::string name;
   RowFormat format;
   std::unique_ptr<GatheredRows> gathered;
-  std::unique_ptr<char[]> rows;  // the gathered rows; null if they are gathered into `values`
+  std::unique_ptr<char[]> rows;  // the gathered rows in wire form; null: they are in `values`
   char* values = nullptr;        // of the result, with memory for `capacity` rows
   void* indices = nullptr;
   int64_t* count = nullptr;  // of the result: the number of rows
@@ -35,8 +35,8 @@ struct SparseGradient {
   void WriteIndices(const std::vector<int64_t>& from) const;
 };
 
-// Adds the requests of all sparse gradients, which are in host memory. `sparse`, as many as
-// `names`, outlive the requests.
+// Adds the requests of all sparse gradients, which are in host memory. Fills `sparse`, which has an
+// element for each of `names` and outlives the requests.
 absl::Status AddAll(const std::vector<std::string>& names, const Operands& operands, float weight,
                     Duplicates duplicates, std::vector<SparseGradient>* sparse,
                     RequestGroup* group);

@@ -1,4 +1,4 @@
-// Whether a step has succeeded on all ranks, for the collectives between GPUs.
+// Whether an operation has succeeded on all ranks, for the collectives between GPUs.
 
 #ifndef TFMPI_CORE_GPU_DIRECT_ALL_RANKS_OK_H_
 #define TFMPI_CORE_GPU_DIRECT_ALL_RANKS_OK_H_

@@ -17,8 +17,8 @@ size_t ShareBytes(size_t bytes, size_t ranks) {
   return (even + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// A rank's test data and weight. The weighted sums are integers, exact in float32. A sum is wrong
-// if data is missing, or is another rank's, unless the ranks' difference is a multiple of kPeriod.
+// A rank's test data and weight. The weighted sums are integers, exact in float32. If data is
+// missing or is another rank's (except one kPeriod ranks away), a sum is wrong.
 constexpr size_t kPeriod = 251, kWeights = 7;
 static_assert(4000 * kWeights * 2 * (kPeriod - 1) < (1 << 24), "not exact with 4000 ranks");
 double Value(size_t rank, size_t i) { return static_cast<double>(i % kPeriod + rank % kPeriod); }
@@ -42,7 +42,7 @@ Status CudaAwareCollectives::Make(Gpu* gpu, Transport* transport, size_t chunk_b
   return status;
 }
 
-// After a failure MPI may still write to the memory that it has got, which then stays until exit.
+// After a failure MPI may still write to the slots, whose memory then stays until the process ends.
 CudaAwareCollectives::~CudaAwareCollectives() {
   sum_.reset();
   for (const Slot& slot : slots_) {
@@ -66,8 +66,7 @@ Status CudaAwareCollectives::Prepare() {
 }
 
 // Reduces one full chunk and then 5 elements, of which only the first two ranks have a share. The
-// exchange gets half of the time until the deadline, so that the ranks can still agree if the
-// library never delivers.
+// exchange gets half of the time until the deadline: if MPI never delivers, the ranks still agree.
 Status CudaAwareCollectives::Try(TimePoint deadline) {
   const size_t count = chunk_bytes_ / sizeof(float) + 5;
   void *pinned = nullptr, *memory = nullptr;
@@ -154,9 +153,8 @@ Status CudaAwareCollectives::ReduceAll(const char* in, char* out, size_t bytes, 
     // In order, so that all ranks have a chunk in the same slot.
     if (started < chunks && next->stage == Stage::kFree) {
       const size_t begin = started++ * chunk_bytes_;
-      const Status status =
-          Put(next, in + begin, out + begin, std::min(chunk_bytes_, bytes - begin), terms.stream);
-      if (!status.ok()) return status;
+      TFMPI_RETURN_IF_NOT_OK(
+          Put(next, in + begin, out + begin, std::min(chunk_bytes_, bytes - begin), terms.stream));
       moved = true;
     }
     for (Slot& slot : slots_) {

@@ -9,8 +9,8 @@
 //
 // Chunks are copied to and from memory of our own, and MPI gets only that: TensorFlow's memory may
 // not be accessible to other processes, and MPI registers ours with the network only once. MPI does
-// not know about streams, so this waits for the GPU before each exchange. There are two slots for
-// chunks, used alternately: while the chunk in one is on the wire, that in the other is summed.
+// not know about streams, so an exchange starts only when the GPU's work on its data has ended.
+// Two slots are used alternately: while the chunk in one is on the wire, the other is summed.
 //
 // Communication thread only; it drives each chunk through these steps. All reductions must use the
 // same stream.
@@ -49,22 +49,22 @@ class CudaAwareCollectives : public DeviceCollectives {
  private:
   enum class Stage {
     kFree,
-    kComing,   // the chunk is being copied to the slot
-    kSharing,  // shares are being sent to the ranks that sum them
-    kAdding,
-    kSpreading,  // sums are being sent to all ranks
+    kComing,     // the chunk is being copied to the slot
+    kSharing,    // shares are being sent to the ranks that sum them
+    kAdding,     // this rank's share is being summed
+    kSpreading,  // the sums are being sent to all ranks
   };
   struct Slot {
-    int number = 0;
+    int number = 0;  // its two exchanges use lanes 2 * number and 2 * number + 1 of messages_
     // The chunk, in which the other shares are overwritten by their sums (kSpreading). After it,
-    // one place per rank: this rank's share as that rank has sent it; in its own place, the sum.
+    // one place per rank: this rank's share as that rank has sent it, or, for this rank, the sum.
     char* memory = nullptr;
     GpuEvent event = nullptr;
     Stage stage = Stage::kFree;
     char* out = nullptr;  // where the sums go
     size_t bytes = 0;
   };
-  // The current reduction.
+  // What all chunks of a reduction have in common.
   struct Terms {
     DataType type = DataType::kFloat32;
     std::vector<double> scales;  // by rank
@@ -80,7 +80,7 @@ class CudaAwareCollectives : public DeviceCollectives {
   Status TryOne(float* values, void* memory, size_t count, GpuStream stream, TimePoint deadline);
   Status ReduceAll(const char* in, char* out, size_t bytes, const Terms& terms, TimePoint deadline);
   Status Put(Slot* slot, const char* in, char* out, size_t bytes, GpuStream stream);
-  // Makes as much progress as it can without waiting; sets `moved` if it made any.
+  // Moves the slot to its next stage, and sets `moved`, if that needs no wait.
   Status Advance(Slot* slot, const Terms& terms, bool* moved);
   Status Share(const Slot& slot);
   Status Add(const Slot& slot, const Terms& terms);

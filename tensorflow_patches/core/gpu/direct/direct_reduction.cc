@@ -60,7 +60,7 @@ struct DirectReduction::Run {
   size_t end = 0;
   ReduceOp op = ReduceOp::kSum;
   double scale = 1;
-  bool nothing = false;  // this rank's tensors count as zeros, regardless of their contents
+  bool weight_is_zero = false;  // this rank's tensors count as zeros, even NaNs in them
 };
 
 DirectReduction::~DirectReduction() {
@@ -114,9 +114,9 @@ Status DirectReduction::Allreduce(const std::vector<FusionEntry>& entries, doubl
     run.begin = begin;
     run.end = begin + 1;
     while (run.end < entries.size() && CanBatch(entries[begin], entries[run.end])) ++run.end;
-    run.nothing = weights[begin] == 0;
-    run.scale = run.nothing ? scale : weights[begin] * scale;
-    // Ranks may differ in a sum (DeviceCollectives::Allreduce).
+    run.weight_is_zero = weights[begin] == 0;
+    run.scale = run.weight_is_zero ? scale : weights[begin] * scale;
+    // In a sum, ranks may pass different operations: see DeviceCollectives::Allreduce.
     run.op = op == ReduceOp::kSum && run.scale != 1 ? ReduceOp::kAverage : op;
     status = Reduce(entries, run, deadline);
     begin = run.end;
@@ -147,9 +147,8 @@ Status DirectReduction::ReadWeights(const std::vector<FusionEntry>& entries,
     TFMPI_RETURN_IF_NOT_OK(gpu_->Copy(weights_ + copies++, on_gpu, sizeof(float), stream_));
   }
   if (copies != 0) {
-    Status status = gpu_->Record(read_, stream_);
-    if (status.ok()) status = Await(read_, entries[0].request->name, deadline);
-    if (!status.ok()) return status;
+    TFMPI_RETURN_IF_NOT_OK(gpu_->Record(read_, stream_));
+    TFMPI_RETURN_IF_NOT_OK(AwaitWeights(entries[0].request->name, deadline));
   }
   size_t next = 0;
   last = nullptr;
@@ -177,22 +176,22 @@ Status DirectReduction::Reduce(const std::vector<FusionEntry>& entries, const Ru
   return one ? ReduceOne(first, run, deadline) : ReduceTogether(entries, run, deadline);
 }
 
-// Without a buffer: from the request's input to its output.
+// Reduces from the request's input to its output, without a buffer.
 Status DirectReduction::ReduceOne(const FusionEntry& entry, const Run& run, TimePoint deadline) {
   const Request& request = *entry.request;
   const size_t count = Count(entry.signature);
   if (count == 0) return Status();
   const size_t bytes = count * SizeOf(entry.signature.dtype);
   const void* in = request.input;
-  if (run.nothing) {
+  if (run.weight_is_zero) {
     TFMPI_RETURN_IF_NOT_OK(Clear(static_cast<char*>(request.output), bytes));
     in = request.output;
   }
-  return BetweenGpus(in, request.output, count, entry.signature.dtype, run, deadline);
+  return ReduceBetweenGpus(in, request.output, count, entry.signature.dtype, run, deadline);
 }
 
-Status DirectReduction::BetweenGpus(const void* in, void* out, size_t count, DataType type,
-                                    const Run& run, TimePoint deadline) {
+Status DirectReduction::ReduceBetweenGpus(const void* in, void* out, size_t count, DataType type,
+                                          const Run& run, TimePoint deadline) {
   std::optional<Span> span;
   if (!collectives_->records()) {
     span.emplace(Stage::kReduce, "between GPUs", count * SizeOf(type));
@@ -200,7 +199,7 @@ Status DirectReduction::BetweenGpus(const void* in, void* out, size_t count, Dat
   return collectives_->Allreduce(in, out, count, type, run.op, run.scale, stream_, deadline);
 }
 
-// In a buffer, or in the memory that a single request provides for all of its results.
+// Reduces in a buffer, or in the memory that a single request provides for all of its results.
 Status DirectReduction::ReduceTogether(const std::vector<FusionEntry>& entries, const Run& run,
                                        TimePoint deadline) {
   size_t bytes = 0;
@@ -209,11 +208,11 @@ Status DirectReduction::ReduceTogether(const std::vector<FusionEntry>& entries, 
   const Request& first = *entries[run.begin].request;
   const bool in_place = run.end == run.begin + 1 && first.output != nullptr;
   char* buffer = static_cast<char*>(first.output);
-  Status status = in_place ? Status() : Buffer(bytes, &buffer);
+  Status status = in_place ? Status() : GetBuffer(bytes, &buffer);
   const DataType type = entries[run.begin].signature.dtype;
-  if (status.ok() && run.nothing) status = Clear(buffer, bytes);
+  if (status.ok() && run.weight_is_zero) status = Clear(buffer, bytes);
   char* next = buffer;
-  for (size_t i = run.begin; i < run.end && !run.nothing; ++i) {
+  for (size_t i = run.begin; i < run.end && !run.weight_is_zero; ++i) {
     const Span span(Stage::kPack, "on the GPU");
     for (const Tensor& tensor : TensorsOf(entries[i])) {
       if (status.ok() && tensor.count != 0) {
@@ -223,7 +222,7 @@ Status DirectReduction::ReduceTogether(const std::vector<FusionEntry>& entries, 
     }
   }
   if (status.ok()) {
-    status = BetweenGpus(buffer, buffer, bytes / SizeOf(type), type, run, deadline);
+    status = ReduceBetweenGpus(buffer, buffer, bytes / SizeOf(type), type, run, deadline);
   }
   next = buffer;
   for (size_t i = run.begin; i < run.end && !in_place; ++i) {
@@ -246,7 +245,7 @@ Status DirectReduction::Clear(char* memory, size_t bytes) {
   return status;
 }
 
-Status DirectReduction::Buffer(size_t bytes, char** buffer) {
+Status DirectReduction::GetBuffer(size_t bytes, char** buffer) {
   if (buffers_.empty() || buffers_.back().second < bytes) {
     size_t room = size_t{1} << 20;
     while (room < bytes) room *= 2;
@@ -262,10 +261,9 @@ Status DirectReduction::Buffer(size_t bytes, char** buffer) {
 Status DirectReduction::LetSubmittersContinue(const std::vector<FusionEntry>& entries,
                                               TimePoint deadline) {
   InFlight one = {nullptr, deadline};
-  Status status = NewEvent(&one.event);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(NewEvent(&one.event));
   in_flight_.push_back(one);
-  status = gpu_->Record(one.event, stream_);
+  Status status = gpu_->Record(one.event, stream_);
   GpuStream last = nullptr;
   for (const FusionEntry& entry : entries) {
     if (!status.ok() || entry.request->memory.stream == last) continue;
@@ -314,10 +312,10 @@ Status DirectReduction::Drain(TimePoint deadline) {
   }
 }
 
-Status DirectReduction::Await(GpuEvent event, const std::string& name, TimePoint deadline) {
+Status DirectReduction::AwaitWeights(const std::string& name, TimePoint deadline) {
   const Span span(Stage::kPack, "from the GPU");
   return AwaitEvent(
-      gpu_, event, deadline, [&] { return NotArrived("the weight of '" + name + "'", *gpu_); },
+      gpu_, read_, deadline, [&] { return NotArrived("the weight of '" + name + "'", *gpu_); },
       [&] { return collectives_->Poll(); });
 }
 

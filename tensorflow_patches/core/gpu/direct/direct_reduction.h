@@ -61,19 +61,19 @@ class DirectReduction {
   Status ReduceOne(const FusionEntry& entry, const Run& run, TimePoint deadline);
   Status ReduceTogether(const std::vector<FusionEntry>& entries, const Run& run,
                         TimePoint deadline);
-  Status BetweenGpus(const void* in, void* out, size_t count, DataType type, const Run& run,
-                     TimePoint deadline);
+  Status ReduceBetweenGpus(const void* in, void* out, size_t count, DataType type, const Run& run,
+                           TimePoint deadline);
   Status Clear(char* memory, size_t bytes);
-  Status Buffer(size_t bytes, char** buffer);
+  Status GetBuffer(size_t bytes, char** buffer);
   Status WaitForSubmitters(const std::vector<FusionEntry>& entries);
   Status LetSubmittersContinue(const std::vector<FusionEntry>& entries, TimePoint deadline);
-  Status Await(GpuEvent event, const std::string& name, TimePoint deadline);
+  Status AwaitWeights(const std::string& name, TimePoint deadline);
   Status NewEvent(GpuEvent* event);
 
   Gpu* const gpu_;
   std::unique_ptr<DeviceCollectives> collectives_;
   GpuStream stream_ = nullptr;
-  GpuEvent read_ = nullptr;                        // the weights have been read
+  GpuEvent read_ = nullptr;                        // the GPU's weights are in weights_
   float* weights_ = nullptr;                       // pinned
   char* zeros_ = nullptr;                          // pinned
   std::vector<std::pair<char*, size_t>> buffers_;  // only the last one, the largest, is used again

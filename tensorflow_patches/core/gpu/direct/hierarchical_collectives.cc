@@ -80,7 +80,8 @@ Status HierarchicalCollectives::Reduce(const void* in, const Shares& shares, Red
   return status;
 }
 
-// Detects the loss of a peer on this node: Exchange's copies would wait for it forever.
+// Waits until the GPUs of this node have reduced. Detects the loss of one of its ranks, for which
+// Exchange's copies would wait.
 Status HierarchicalCollectives::AwaitReduced(TimePoint deadline) {
   const Span span(Stage::kReduce, "inside the node");
   return AwaitEvent(
@@ -94,7 +95,7 @@ Status HierarchicalCollectives::AwaitReduced(TimePoint deadline) {
       [this] { return inside_->Poll(); });
 }
 
-// `stream` then waits for the data that comes back, also after a failure.
+// On return `stream` waits for the copies to and from the host, also after a failure.
 Status HierarchicalCollectives::Exchange(const Shares& shares, ReduceOp op, GpuStream stream,
                                          TimePoint deadline) {
   Signature signature;

@@ -4,9 +4,9 @@
 //   GPUs of a node    reduce-scatter | reduced .............. | landed | allgather
 //   this rank                   ended? | share -> host, rail, host -> share |
 //
-// If the number of elements is not a multiple of the node's ranks, all of these reduce the few
-// elements at the end and send them along with their shares. They are the same on each rail, so all
-// ranks get the same bits.
+// If the number of elements is not a multiple of the node's ranks, a few are left at the end: all
+// ranks of the node reduce them, and each sends the result along with its share. It is the same on
+// each rail, so all ranks get the same bits.
 //
 // Communication thread only; it waits for the GPU once per reduction, and for the rail. Nothing on
 // a GPU waits for another node, so the transport detects the death of a rank there.
@@ -56,14 +56,13 @@ class HierarchicalCollectives : public DeviceCollectives {
 
   Status Reduce(const void* in, const Shares& shares, ReduceOp op, double scale, GpuStream stream,
                 TimePoint deadline);
-  // Waits until the GPUs of this node have done their part of the reduction.
   Status AwaitReduced(TimePoint deadline);
   Status Exchange(const Shares& shares, ReduceOp op, GpuStream stream, TimePoint deadline);
 
   Gpu* const gpu_;
   const std::unique_ptr<DeviceCollectives> inside_;
   const size_t rank_;  // in the node
-  const size_t size_;
+  const size_t size_;  // of the node
   GpuEvent reduced_ = nullptr;
   StagedReduction between_;
   Status failure_;

@@ -75,9 +75,10 @@ Status PeerCollectives::Open(const std::vector<GpuHandle>& handles) {
   slots_.resize(size());
   slots_[rank()] = own_;
   for (size_t r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
     void* memory = nullptr;
-    TFMPI_RETURN_IF_NOT_OK(r == rank() ? Status() : gpu_->OpenMemory(handles[r], &memory));
-    if (r != rank()) slots_[r] = static_cast<char*>(memory);
+    TFMPI_RETURN_IF_NOT_OK(gpu_->OpenMemory(handles[r], &memory));
+    slots_[r] = static_cast<char*>(memory);
   }
   return Status();
 }
@@ -149,9 +150,8 @@ Status PeerCollectives::Reduce(const char* in, char* out, size_t count, DataType
   if (status.ok()) status = AwaitPut(deadline);
   if (!status.ok()) return status;
   std::vector<double> scales(size());
-  status = transport_->Allgather(&scale, scales.data(), std::vector<size_t>(size(), sizeof(double)),
-                                 deadline);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(transport_->Allgather(
+      &scale, scales.data(), std::vector<size_t>(size(), sizeof(double)), deadline));
   std::vector<const void*> sources;
   for (const char* slots : slots_) sources.push_back(slots + offset);
   return sum_->Enqueue(sources, scales, out, count, real, stream);

@@ -31,8 +31,8 @@ class PeerCollectives : public DeviceCollectives {
  public:
   static constexpr size_t kSlots = 2;
 
-  // Called by all ranks; `gpu` is the one they share; each rank uses two chunks of its memory. Runs
-  // a test reduction. Fails on all ranks if one cannot read another one's memory.
+  // Called by all ranks, which share `gpu`; each uses two chunks of its memory. Runs a test
+  // reduction. Fails on all ranks if one cannot read another one's memory.
   static Status Make(Gpu* gpu, Transport* transport, size_t chunk_bytes, TimePoint deadline,
                      std::unique_ptr<DeviceCollectives>* made);
   ~PeerCollectives() override;
@@ -70,7 +70,7 @@ class PeerCollectives : public DeviceCollectives {
   Transport* const transport_;
   const size_t chunk_bytes_;
   std::unique_ptr<GpuSum> sum_;
-  GpuEvent put_ = nullptr;  // the last chunk is in its slot
+  GpuEvent put_ = nullptr;  // this rank's last chunk is in its slot
   char* own_ = nullptr;     // this rank's slots
   std::vector<GpuHandle> handles_;
   std::vector<char*> slots_;  // of all ranks, by rank; null: not open

@@ -7,14 +7,14 @@ namespace {
 
 class Cutter {
  public:
-  Cutter(size_t limit, size_t most_stretches) : limit_(limit), most_stretches_(most_stretches) {}
+  Cutter(size_t limit, size_t max_stretches) : limit_(limit), max_stretches_(max_stretches) {}
 
-  // `whole`: an unsplit tensor; this function sets its `wire_offset`.
+  // `whole`: a tensor, unsplit and without a `wire_offset`.
   void Add(Stretch whole) {
     const size_t element = WireBytes(whole.type, 1);
     size_t left = whole.count;
     while (left != 0) {
-      if (IsFull(element)) chunks_.emplace_back();
+      if (NeedsNewChunk(element)) chunks_.emplace_back();
       Chunk& chunk = chunks_.back();
       Stretch piece = whole;
       piece.count = std::min(left, (limit_ - chunk.bytes) / element);
@@ -31,13 +31,13 @@ class Cutter {
   std::vector<Chunk> Take() { return std::move(chunks_); }
 
  private:
-  bool IsFull(size_t element) const {
+  bool NeedsNewChunk(size_t element) const {
     return chunks_.empty() || chunks_.back().bytes + element > limit_ ||
-           chunks_.back().stretches.size() == most_stretches_;
+           chunks_.back().stretches.size() == max_stretches_;
   }
 
   const size_t limit_;
-  const size_t most_stretches_;
+  const size_t max_stretches_;
   std::vector<Chunk> chunks_;
 };
 
@@ -63,8 +63,8 @@ void AddParts(const FusionEntry& entry, Stretch whole, Cutter* cutter) {
 }  // namespace
 
 std::vector<Chunk> CutIntoChunks(const std::vector<FusionEntry>& entries, size_t limit,
-                                 size_t most_stretches) {
-  Cutter cutter(limit, most_stretches);
+                                 size_t max_stretches) {
+  Cutter cutter(limit, max_stretches);
   for (size_t i = 0; i < entries.size(); ++i) {
     const FusionEntry& entry = entries[i];
     Stretch whole;

@@ -33,11 +33,11 @@ struct Chunk {
   size_t bytes = 0;  // on the wire
 };
 
-// For an allreduce or a broadcast. A chunk has at most `most_stretches` stretches and `limit`
+// For an allreduce or a broadcast. A chunk has at most `max_stretches` stretches and `limit`
 // bytes, not counting padding of less than 64 bytes at its end. `limit` must have room for an
 // element in wire form.
 std::vector<Chunk> CutIntoChunks(const std::vector<FusionEntry>& entries, size_t limit,
-                                 size_t most_stretches);
+                                 size_t max_stretches);
 
 }  // namespace tfmpi
 

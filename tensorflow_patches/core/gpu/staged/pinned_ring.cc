@@ -85,12 +85,11 @@ Status PinnedRing::NewMemory() {
   }
   Gpu* const gpu = lanes_.front()->gpu;
   void* memory = nullptr;
-  Status status = gpu->NewPinned(bytes, &memory);
-  if (!status.ok()) return status;
+  TFMPI_RETURN_IF_NOT_OK(gpu->NewPinned(bytes, &memory));
   memory_ = static_cast<char*>(memory);
   pinned_by_ = gpu;
-  if (shared_ == nullptr) return status;
-  status = gpu->Register(shared_->memory(), shared_->bytes());
+  if (shared_ == nullptr) return Status();
+  const Status status = gpu->Register(shared_->memory(), shared_->bytes());
   if (status.ok()) registered_by_ = gpu;
   if (!status.ok()) DeleteMemory();
   return status;

@@ -75,7 +75,6 @@ class PinnedRing {
   size_t BufferBytes() const;
   Lane* LaneOf(const Gpu* gpu);
   const std::vector<std::unique_ptr<Lane>>& lanes() const { return lanes_; }
-  // Returns the next slot.
   Slot Take();
 
  private:

@@ -230,8 +230,8 @@ Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Wor
   return Status();
 }
 
-// Into each rank's own slot. If the node's ranks share slots, it ends only when all of them are in
-// it, like a reduction, which frees the slots (PinnedRing).
+// Broadcasts into each rank's own slot. If the node's ranks share slots, a barrier follows, which
+// frees earlier slots as a reduction does (PinnedRing).
 Status StagedReduction::BroadcastChunk(const Slot& slot, const Chunk& chunk, const Work& work) {
   const Stretch& only = chunk.stretches.front();
   const Span span(Stage::kReduce, "broadcast", only.bytes());
@@ -272,7 +272,6 @@ Status StagedReduction::ForEachRun(const Slot& slot, const Chunk& chunk, const W
   return Status();
 }
 
-// Enqueues the copies to the GPU.
 Status StagedReduction::Land(const Slot& slot, const Chunk& chunk, const Work& work) {
   const Span span(Stage::kUnpack, "to the GPU", chunk.bytes);
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
@@ -304,8 +303,8 @@ Status StagedReduction::LetSubmittersContinue(const Work& work) {
   Status failure;
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
     Gpu* const gpu = lane->gpu;
-    GpuStream last = nullptr;
     for (const GpuStream stream : {lane->fetching, lane->landing}) {
+      GpuStream last = nullptr;
       Status status = gpu->Record(lane->done, stream);
       for (const FusionEntry& entry : work.entries) {
         if (entry.request == nullptr || entry.request->memory.gpu != gpu) continue;
@@ -313,7 +312,6 @@ Status StagedReduction::LetSubmittersContinue(const Work& work) {
         last = entry.request->memory.stream;
         if (status.ok()) status = gpu->Wait(last, lane->done);
       }
-      last = nullptr;
       if (failure.ok()) failure = status;
     }
   }

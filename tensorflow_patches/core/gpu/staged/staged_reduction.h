@@ -49,8 +49,7 @@ class StagedReduction {
   Status Broadcast(const FusionEntry& entry, TimePoint deadline);
 
  private:
-  // The state of one response.
-  struct Work;
+  struct Work;  // the state of one response
 
   Status Run(Work* work);
   Status Fetch(const Work& work, size_t number);
