@@ -47,9 +47,9 @@ def shard(dataset: Any, batched: bool | None) -> Any:
         batch_shard.length(dataset),
         batch_shard.batch_sizes(dataset) if batched else None,
     )
-    known = "endless" if length == math.inf else length
+    num_batches = "endless" if length == math.inf else length
     stream = streams.same_everywhere(
-        streams.Stream(dataset, known, sorted(sizes or ()) or None),
+        streams.Stream(dataset, num_batches, sorted(sizes or ()) or None),
         f"dataset {next(_numbers)}",
         "tf.mpi.shard",
     )

@@ -83,7 +83,7 @@ class _Cached:
 
 
 class _Recorder:
-    """Replaces the module pywrap_tfe for the functions that run dataset ops, and records these."""
+    """The module pywrap_tfe, but records the ops that make datasets."""
 
     def __init__(self, stock: Any) -> None:
         self._stock = stock
@@ -103,7 +103,7 @@ _DATASETS = ("Dataset", "DatasetV2", "DatasetV3", "DatasetV4")
 
 
 def noting(stock: Any) -> Any:
-    """The replacement of pywrap_tfe in the modules of dataset ops; records those of eager code."""
+    """Replaces pywrap_tfe in the modules of dataset ops; records the ops of eager code."""
     return _Recorder(stock)
 
 
@@ -114,8 +114,8 @@ class _Path(NamedTuple):
       times: how often the transformation is iterated.
       unsure: whether it may be iterated more or less often if the iterator is dropped early.
       elements: how many elements are requested; infinity: all; None: unknown.
-      cached: the cache that this fills; None if it fills none.
-      again: whether this repeats the cache's last pass.
+      cached: the cache that the elements fill; None if they fill none.
+      again: whether the cache's last pass is repeated.
     """
 
     times: int = 1
@@ -132,7 +132,7 @@ class _Path(NamedTuple):
 
     def to_input(self, made: _Made, name: str) -> _Path:
         """The path to the input `name` of the dataset that `made` describes."""
-        # Iterated after the input, or by the transformation's function.
+        # These are iterated after the input, or by the transformation's function.
         if name in ("another_dataset", "other_arguments"):
             return _Path(self.times, True, None)
         given, elements = made.inputs, self.elements
@@ -169,7 +169,7 @@ _ONE_BY_ONE = {
 }  # fmt: skip
 
 
-def _draws(variant: Any, path: _Path, found: dict[int, tuple[Any, _Path]]) -> None:
+def _collect_draws(variant: Any, path: _Path, found: dict[int, tuple[Any, _Path]]) -> None:
     """Adds `variant` and the datasets before it, if they draw seeds, to `found`, by identity."""
     made = getattr(variant, _MADE, None)
     if made is None or path.elements == 0:
@@ -186,7 +186,7 @@ def _draws(variant: Any, path: _Path, found: dict[int, tuple[Any, _Path]]) -> No
         found[id(variant)] = variant, path.combined_with(before)
     for name, value in made.inputs.items():
         for source in _tensors(value):
-            _draws(source, path.to_input(made, name), found)
+            _collect_draws(source, path.to_input(made, name), found)
 
 
 def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Path]]:
@@ -195,7 +195,7 @@ def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Pa
     resource = made.inputs.get("cache")
     if not hasattr(resource, _DELETER):
         return found  # of compat.v1
-    _draws(made.inputs["input_dataset"], path._replace(times=1), found)
+    _collect_draws(made.inputs["input_dataset"], path._replace(times=1), found)
     if not found or made.inputs["filename"].numpy():
         return {}
     origin = getattr(variant, _ORIGIN, variant)
@@ -298,7 +298,7 @@ def to_iterate(dataset: Any) -> Any:
     """The dataset to iterate in place of `dataset`. Call it once for each iterator that is created:
     it counts the seeds that the iterator will draw."""
     found: dict[int, tuple[Any, _Path]] = {}
-    _draws(dataset._variant_tensor, _Path(), found)
+    _collect_draws(dataset._variant_tensor, _Path(), found)
     replacements: dict[int, Any] = {}
     generators: dict[int, Any] = {}
     for identity, (variant, path) in found.items():

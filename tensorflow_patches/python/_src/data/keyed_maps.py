@@ -1,6 +1,6 @@
 """Parallel maps that draw random numbers: each element gets a key for its draws.
 
-Such maps draw in any order, in one process, too. So nothing is lost if each element has a key: its
+Even in one process such maps draw in any order, so nothing is lost if each element has a key: its
 random numbers are then the same on every rank, rank 0 need not send it, and the map can be applied
 to a rank's own samples only (selection.py). Keys are the elements of a random dataset, which
 differ in each iteration (iterations.py).

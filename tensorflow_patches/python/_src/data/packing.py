@@ -2,8 +2,8 @@
 
 Layout: a block whose first byte is not END and whose second word is the total number of bytes. Then
 for each tensor an int64 vector [number of dimensions, their sizes..., number of bytes, for strings
-the length of each], and the bytes. Vectors and bytes begin at a multiple of BLOCK, so that slices
-of TensorFlow share memory. An Optional is sent as a string, TensorFlow's serialization of it.
+the length of each], and its bytes. Vectors and bytes begin at a multiple of BLOCK, so that
+TensorFlow's slices share memory. An Optional is sent as a string, TensorFlow's serialization of it.
 """
 
 from __future__ import annotations

@@ -37,12 +37,12 @@ from tensorflow.mpi._src.runtime import group, log
 _NOTHING, _BATCH = 0, 1
 _COMPARED = 1000  # elements of a list, at its beginning and at its end
 _ENDLESS = -1
-# Of attributes of classes and of global variables, only these are compared.
+# Of class attributes and global variables, only those of these types are compared.
 _STATE = (int, float, list, dict, set, np.ndarray, Iterator)
 
 
 class Watched:
-    """Wraps a PyDataset while Keras reads its first batches; records changes made by a batch."""
+    """Wraps the script's dataset while Keras reads its first batches; records what they change."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -62,7 +62,7 @@ class Watched:
         draws = own_rows.draws_made()
         batch = self.dataset[index]
         self.draws = own_rows.draws_made() - draws
-        # An object in place of None or nothing, such as an opened file, does not count. Lists are
+        # An object in place of None or nothing, such as an opened file, is no change. Lists are
         # compared, because a NaN equals itself in a list.
         self.changed = [
             name
@@ -154,8 +154,6 @@ class Batches:
         states = list(map(generators.state, generators.reached_from(self.dataset)))
         return zlib.crc32(repr(_numbers_in(self.dataset)).encode(), generators.digest(states))
 
-    # An iteration
-
     def begin(self) -> Any:
         """This rank's values for the start of an iteration: [digest]; on rank 0 [seed, length,
         *order, digest]."""
@@ -195,25 +193,25 @@ class Batches:
             positions = range(0)
         made = 0
         try:
-            indices = ((int(order[at]) if len(order) else at, seed + at) for at in positions)
-            for batch in self._make(indices):
+            jobs = ((int(order[at]) if len(order) else at, seed + at) for at in positions)
+            for batch in self._make(jobs):
                 yield True, self._standardize(batch)
                 made += 1
         except Exception:
             yield False, nothing
             raise
-        rest = range(made, -(-length // makers) + 1)  # one more turn, which may bring an error
+        rest = range(made, -(-length // makers) + 1)  # one more: it may bring the last turn's error
         for _ in rest if length != _ENDLESS else itertools.count():
             yield False, nothing
 
-    def _make(self, positions: Iterator[tuple[int, int]]) -> Iterator[Any]:
-        """Makes the batches of `positions`, each (index, seed), in this order."""
+    def _make(self, jobs: Iterator[tuple[int, int]]) -> Iterator[Any]:
+        """Makes the batch of each of `jobs`, (index, seed), in this order."""
         drawn = self._watched.drawn
         if not self._pooled:
-            for position in positions:
+            for job in jobs:
                 states = list(map(generators.state, drawn))
                 try:
-                    batch = _make_batch(self.dataset, drawn, *position)
+                    batch = _make_batch(self.dataset, drawn, *job)
                 finally:
                     for generator, state in zip(drawn, states):
                         generators.put(generator, state)
@@ -227,20 +225,18 @@ class Batches:
         try:
             waiting: collections.deque[Any] = collections.deque()
             while True:
-                for position in itertools.islice(positions, self._ahead - len(waiting)):
-                    waiting.append(pool.apply_async(make, position))
+                for job in itertools.islice(jobs, self._ahead - len(waiting)):
+                    waiting.append(pool.apply_async(make, job))
                 if not waiting:
                     return
                 batch = waiting.popleft().get()
                 if not waiting and not self._processes:
-                    # The worker threads have reseeded them; none draws any more.
+                    # The worker threads have reseeded the generators, and draw no more.
                     for generator, state in zip(drawn, states):
                         generators.put(generator, state)
                 yield batch
         finally:
             pool.terminate()
-
-    # As a dataset
 
     def as_dataset(self, spec: Any, label: str) -> Any:
         """A tf.data.Dataset of all batches, of `spec`; all ranks iterate it in lockstep."""
@@ -267,26 +263,26 @@ class Batches:
             return packed if self._pooled else packed.prefetch(1)
 
         def next_part(turn: Any, start: Any) -> tuple[Any, Any]:
-            what, end = packing.read_header(turn, start)
-            return end, (what, start)
+            word, end = packing.read_header(turn, start)
+            return end, (word, start)
 
         def checked(element: Any) -> Any:
             """A turn; raises the error of a rank, before any of the turn's batches is used."""
             name, mine = element
             turn, zero = streams.gather(mine, name), tf.constant(0, tf.int64)
-            _, (what, start) = tf.while_loop(
+            _, (word, start) = tf.while_loop(
                 lambda end, part: (part[0] <= _BATCH) & (end < tf.size(turn, tf.int64)),
                 lambda end, part: next_part(turn, end),
                 (zero, (zero, zero)),
             )
-            return failures.passed_or_raise(what > _BATCH, turn, start)
+            return failures.passed_or_raise(word > _BATCH, turn, start)
 
         def batches(turn: Any) -> Any:
             positions = tf.data.Dataset.range(group.size)
             found = positions.scan(
                 tf.constant(0, tf.int64), lambda start, _: next_part(turn, start)
             )
-            found = found.take_while(lambda what, start: what == _BATCH)
+            found = found.take_while(lambda word, start: word == _BATCH)
             return batch_shard.map_on_request(
                 found, lambda position: packing.unpack(spec, turn, position[1])
             )

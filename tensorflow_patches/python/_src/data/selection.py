@@ -3,9 +3,9 @@
 A rank takes its part of each batch (batch_shard.py), so it needs to decode, resize or parse only
 those samples. The pipeline is rebuilt from the script's Dataset objects: from its end back to where
 elements are batched, and from there back over maps of pure functions and over transformations that
-do not look at elements, such as shuffle and repeat. The rebuilt pipeline leaves these maps out,
-selects this rank's undecoded elements of each batch, and applies the maps to them. Each rank gets
-the same samples as without the selection. See docs/decisions/076-selection.md.
+do not look at elements, such as shuffle and repeat. The rebuilt pipeline first selects this rank's
+undecoded elements of each batch, and then applies these maps to them. Each rank gets the same
+samples as without the selection. See docs/decisions/076-selection.md.
 
     source > shuffle > map decode > batch 64 > prefetch     becomes, on each of two ranks,
     source > shuffle > [32 of each 64] > map decode > batch 32 > prefetch
@@ -88,7 +88,7 @@ def shard_batches(stream: streams.Stream, element: Callable[[Any, Any, Any, Any]
 
     def finished(tagged: Any) -> Any:
         tags, data = tagged
-        total = tf.reduce_sum(tags[:1])
+        total = tf.reduce_sum(tags[:1])  # 0 for an empty batch
         first, mine = batch_shard.own_part(total)
         return element(data, mine, total, first)
 
@@ -319,7 +319,7 @@ def _cached_rows(cache: Any, found: Found) -> Any:
 def _delayed_cache(cache: Any, found: Found) -> Delayed:
     """The undecoded samples with indices, and a step that keeps what it has decoded in a table.
 
-    A rank's rows cannot be cached: a shuffle after the cache gives a rank other samples each epoch.
+    A rank's rows cannot be cached, because a shuffle after the cache gives it others in each epoch.
     """
     delayed = _replacement_of(cache, found, _numbered)
     if delayed is None:
@@ -429,9 +429,6 @@ def _mapped(tagged: Any, step: Step) -> Any:
 
     function._tf_mpi_own = True  # see keyed_maps.py
     return transformations.rebuild_map(step.dataset, tagged, function)
-
-
-# Messages.
 
 
 def _report_walls(dataset: Any, found: Found) -> None:
