@@ -138,7 +138,8 @@ class Batches:
         return self._whole
 
     def _meet(self, *, asks: bool, stops: bool = False) -> tuple[bool, bool]:
-        """Whether a rank stops training, and whether one requests the logs: then exchanges them."""
+        """Returns whether a rank stops training, and whether one requests the logs. If one does,
+        exchanges them."""
         flags = np.array([stops, asks, self._looked], np.int32)
         met = collectives.run("allreduce", flags, f"{self._label}: stop?", op="max")
         any_stops, any_asks, self._at_once = map(bool, met)

@@ -136,9 +136,6 @@ def _lines(key: str, called: str, value: Any) -> Iterator[Line]:
             yield f"{key} {name}", f"{name} of {called}", plain(value[name])
 
 
-# Models
-
-
 def of_model(model: Any) -> list[Line]:
     """The layers in order, their connections, and the state that adapt() gave them."""
     found = [("model", "the model's class", type(model).__qualname__)]
@@ -254,9 +251,6 @@ def _table(table: Any) -> str:
 def is_attribute(key: str) -> bool:
     """Whether a line is an attribute of a script's class, which may legitimately differ."""
     return f" {_ATTRIBUTE} " in key
-
-
-# Training
 
 
 def of_training(model: Any) -> list[Line]:

@@ -9,8 +9,8 @@
   evaluated.
 - It is an error if the first step of a fit trains without averaging anything.
 
-For Keras 3, and for tf_keras (tf_keras/training.py). The functions run on the thread that calls
-fit, at points that all ranks pass.
+The functions serve Keras 3 and tf_keras. They run on the thread that calls fit, at points that all
+ranks pass.
 """
 
 from __future__ import annotations
@@ -183,16 +183,16 @@ def _check_averaged(fit: _Fit, model: Any) -> None:
 
     Not for a script that may average by itself.
     """
-    moments = any(hasattr(layer, "_tf_mpi_synchronized") for layer in states.batch_norms(model))
+    has_moments = any(hasattr(layer, "_tf_mpi_synchronized") for layer in states.batch_norms(model))
     if (
         not hooks.active
         or collectives.combined_by_script
-        or (_averaged_gradients() > fit.gradients and not moments)
+        or (_averaged_gradients() > fit.gradients and not has_moments)
         or not model.trainable_weights
     ):
         return
     weights = _trainable_digests(model)
-    if moments:  # the count may come from batch-norm moments, so compare weights instead
+    if has_moments:  # the count may come from batch-norm moments, so compare weights instead
         everyone = control_plane.headers(f"{fit.name}: weights after a step", weights)
         if all(theirs == weights for theirs in everyone):
             return
@@ -263,7 +263,7 @@ def call_ends(callbacks: Any) -> None:
 
 
 def compiling_nothing(supports_jit: Any) -> Any:
-    """Before TensorFlow 2.20, makes jit_compile="auto" False: compiled steps are not averaged."""
+    """Makes jit_compile="auto" False, for a TensorFlow that cannot average in compiled steps."""
     return lambda model: False
 
 

@@ -88,7 +88,7 @@ def values_of(states: States) -> list[Any]:
     Later changes of the variables do not affect them.
     """
     plain = [unwrap.tf_variable(variable) for variable, _ in states]
-    # Runs after each batch, and takes a tenth of the time of read_value.
+    # This runs after each batch, and takes a tenth of read_value's time.
     return [
         (
             tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype),

@@ -21,7 +21,7 @@ from tensorflow.mpi._src.presence import watch
 from tensorflow.mpi._src.runtime import group, log
 
 _received = False  # whether this rank has received SIGTERM
-# Of fits, one of which may be inside another, in which the ranks will synchronize once more.
+# CallbackLists of the fits in progress (they may be nested) that will check for SIGTERM again.
 _meeting: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
