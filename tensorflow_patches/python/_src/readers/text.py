@@ -2,7 +2,7 @@
 
 The file is divided into blocks. Each rank counts the lines of its blocks, the ranks exchange the
 counts, and each reads the blocks that contain its rows. So the ranks' numbers of rows differ by at
-most one, and together they read the file about twice, however many they are.
+most one, and together, whatever their number, they read the file about twice.
 """
 
 from __future__ import annotations
