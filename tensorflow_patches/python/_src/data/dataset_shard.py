@@ -43,10 +43,8 @@ def shard(dataset: Any, batched: bool | None) -> Any:
             f"tf.mpi.shard: elements of {dataset.element_spec} have no first dimension to split. "
             "Pass batched=False to give each rank whole elements"
         )
-    length, sizes = (
-        batch_shard.length(dataset),
-        batch_shard.batch_sizes(dataset) if batched else None,
-    )
+    length = batch_shard.length(dataset)
+    sizes = batch_shard.batch_sizes(dataset) if batched else None
     num_batches = "endless" if length == math.inf else length
     stream = streams.same_everywhere(
         streams.Stream(dataset, num_batches, sorted(sizes or ()) or None),

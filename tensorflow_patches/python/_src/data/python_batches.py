@@ -324,8 +324,9 @@ def _name(dataset: Any) -> str:
 _of_worker: tuple[Any, list[Any]] = (None, [])
 
 
-def _begin_worker(*given: Any) -> None:
-    globals()["_of_worker"] = given
+def _begin_worker(dataset: Any, drawn: list[Any]) -> None:
+    global _of_worker
+    _of_worker = dataset, drawn
 
 
 def _make_in_worker(index: int, seed: int) -> Any:
