@@ -97,8 +97,8 @@ def _of_function(inner: Any, code: types.CodeType, depth: int) -> list[Any]:
     held = [
         adapters.describe_code(code, plain),
         plain(getattr(inner, "__defaults__", None), depth + 1),
+        plain(getattr(inner, "__kwdefaults__", None), depth + 1),
     ]
-    held.append(plain(getattr(inner, "__kwdefaults__", None), depth + 1))
     for cell in getattr(inner, "__closure__", None) or ():
         try:
             value = cell.cell_contents

@@ -195,7 +195,7 @@ def _averages(
     no_variable = any(isinstance(variable, tf.Tensor) for variable in variables)
     if len(grads) != len(variables) or no_variable:
         return grads  # the optimizer raises an error for it
-    names = [_path(variables[i]) for i in present]
+    names = {i: _path(variables[i]) for i in present}
     averaged = list(grads)
     done = dict.fromkeys(present, False)
     for i in present:
@@ -204,17 +204,17 @@ def _averages(
         averaged[i], done[i] = script_gradients.resolve(averaged[i])
         if not done[i]:
             averaged[i] = averaging.with_dense_shape_of(averaged[i], variables[i])
-    label = _label(optimizer, names, [averaged[i] for i in present])
+    label = _label(optimizer, list(names.values()), [averaged[i] for i in present])
     _synchronize(optimizer, [variables[i] for i in present])
-    new = [place for place, i in enumerate(present) if not done[i]]
+    new = [i for i in present if not done[i]]
     averages = averaging.average_all(
-        [averaged[present[place]] for place in new],
-        [names[place] for place in new],
+        [averaged[i] for i in new],
+        [names[i] for i in new],
         label,
         every_row=not adapters.sums_rows(optimizer, sum_rows),
     )
-    for place, value in zip(new, averages, strict=True):
-        averaged[present[place]] = value
+    for i, value in zip(new, averages, strict=True):
+        averaged[i] = value
     return averaged
 
 
