@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import io
+import itertools
 import os
 from typing import Any, NamedTuple
 
@@ -44,16 +45,12 @@ def read(path: str, delimiter: str = ",", header: bool = False) -> Rows:
         block = min(max(each, _MIN_BLOCK), _MAX_BLOCK)
         blocks = -(-size // block)
         lines = _count(file, begin, size, block, parts.part(blocks))
-        everyone = [
-            int(n) for n in parts.gather_numbers(lines, f"lines of {os.path.basename(path)}")
-        ]
-        starts = [0]  # line ends before each block
-        for number in everyone:
-            starts.append(starts[-1] + number)
+        counts = parts.gather_numbers(lines, f"lines of {os.path.basename(path)}").tolist()
+        starts = [0, *itertools.accumulate(counts)]  # line ends before each block
         total = starts[-1] + _unended(file, begin + size, size)
         first, last = parts.part(total)
         text = _read_rows(file, begin, size, block, starts, first, last)
-    return Rows(_parse(text, path, first, delimiter, bool(header)), first, total)
+    return Rows(_parse(text, path, first, delimiter, header), first, total)
 
 
 def _line(file: Any) -> bytes:
