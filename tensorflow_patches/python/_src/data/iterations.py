@@ -204,8 +204,8 @@ def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Pa
     cached = getattr(origin, _CACHED, None) or _Cached()
     setattr(origin, _CACHED, cached)
     cached.made[id(resource)] = made
-    # The script's cache repeats the last pass if one of the caches is complete; a replacement does
-    # until the ranks agree on that (fix_pass).
+    # The script's cache repeats the last pass if one of the caches is complete; a replacement also
+    # until the ranks have agreed whether one is (fix_pass).
     again = bool(cached.drawn) and (cached.is_complete if origin is variant else cached.is_fixed)
     cached.is_fixed = cached.is_fixed or origin is not variant
     return {

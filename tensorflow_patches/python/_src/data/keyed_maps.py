@@ -42,7 +42,7 @@ def mapping(original: Any) -> Any:
 
 
 def _keyed(dataset: Any, made: Any, function: Any) -> tuple[Any, Any] | None:
-    """(elements with keys, function that maps them); None if `made` does not draw by keys."""
+    """(elements with keys, function that maps them); None if keys are not needed or cannot help."""
     from tensorflow.python.autograph.core import ag_ctx
     from tensorflow.python.autograph.impl import api
 

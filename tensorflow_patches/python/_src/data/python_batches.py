@@ -1,9 +1,9 @@
-"""Batches that Python code makes by index: each rank makes every size-th batch.
+"""Batches that Python code makes by index: each of N ranks makes every Nth batch.
 
 `data[i]` is batch i of a PyDataset of Keras 3, or of a Sequence of tf_keras. Rank r makes the
-batches at positions r, r + size, ... of an epoch, ahead of time. When a turn of `size` batches is
-needed, the ranks exchange them, and each has all of them; from there on they are treated as batches
-from rank 0 (feeds.py). Batches.why_not says what cannot be shared; see
+batches at positions r, r + N, ... of an epoch, ahead of time. When a turn of N batches is needed,
+the ranks exchange them, and each has all of them; from there on they are treated as batches from
+rank 0 (feeds.py). Batches.why_not says what cannot be shared; see
 docs/decisions/078-python-batches.md.
 """
 

@@ -336,7 +336,7 @@ def _numbered(cache: Any, found: Found) -> Delayed | None:
     maps = [step for step in steps if step.function is not None]
     if not maps:
         return None
-    if not transformations.is_of_tensors(source):
+    if not transformations.is_of_tensors(source):  # slicing tensors again is cheaper
         source = transformations.rebuild_cache(cache, source)
     in_parallel = [step for step in maps if hasattr(step.dataset, "_num_parallel_calls")]
     divided = tuple(one for step in steps for one in step.divided)

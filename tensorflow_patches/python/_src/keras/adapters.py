@@ -93,7 +93,7 @@ def is_tf_keras(model: Any) -> bool:
 
 
 def has_summed_states(metric: Any) -> bool:
-    """Whether a metric's class is Keras's; tf.distribute sums the states of all of these, too."""
+    """Whether a metric's class is Keras's; tf.distribute, too, sums the states of these metrics."""
     return type(metric).__module__.startswith(("keras.src.metrics.", "tf_keras.src.metrics."))
 
 

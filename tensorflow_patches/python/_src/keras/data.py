@@ -189,7 +189,7 @@ def made_on_part(make: Any) -> Any:
 
     def make_function(self: Any, step_function: Any, *args: Any, **kwargs: Any) -> Any:
         kind = "test_step" if step_function == self.test_step else "train_step"
-        # feeds.wrap_steps has wrapped the method, too: inside this wrapper, that one does nothing.
+        # feeds.wrap_steps has wrapped the method, too; inside this wrapper, its own does nothing.
         return make(self, feeds.step_on_shard(self, kind, step_function), *args, **kwargs)
 
     return make_function

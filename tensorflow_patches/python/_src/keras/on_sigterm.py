@@ -105,7 +105,7 @@ def _save(model: Any) -> bool:
         os.makedirs(folder, exist_ok=True)
         if older:
             model.save_weights(path)
-        else:  # if the job is killed meanwhile, the former file is intact
+        else:  # if the job is killed while saving, the previous file is intact
             model.save_weights(new := os.path.join(folder, "new.weights.h5"))
             os.replace(new, path)
     except Exception as error:
