@@ -415,17 +415,14 @@ def _apply_step(step: Step, element: Any) -> Any:
 
 
 def _mapped(tagged: Any, step: Step) -> Any:
-    def run_on_rows(tags: Any, element: Any) -> Any:
+    @tf.autograph.experimental.do_not_convert
+    def function(tags: Any, element: Any) -> Any:
         made = _apply_step(step, element)
         if tags.shape.rank:  # a batch with the same number of rows
             for leaf in tf.nest.flatten(made):
                 if leaf.shape.rank and tags.shape[0] is not None:
                     leaf.set_shape([tags.shape[0], *leaf.shape[1:]])
-        return made
-
-    @tf.autograph.experimental.do_not_convert
-    def function(tag: Any, element: Any) -> Any:
-        return tag, run_on_rows(tag, element)
+        return tags, made
 
     function._tf_mpi_own = True  # see keyed_maps.py
     return transformations.rebuild_map(step.dataset, tagged, function)
