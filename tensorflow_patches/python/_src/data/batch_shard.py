@@ -81,7 +81,7 @@ def data_of(element: Any) -> Any:
 def first_row(rows: Any, rank: int) -> Any:
     """The index of `rank`'s first sample in a batch of `rows` samples.
 
-    Rank r has (rows + r) // size samples, so none has more of a smaller batch. `rows` is a
+    Rank r has (rows + r) // size samples, so a smaller batch gives no rank more. `rows` is a
     number, an array or a tensor.
     """
     # If positive: how many ranks before it have an extra sample.
@@ -321,7 +321,7 @@ def _checked_rows(rows: Any, spec: Any, batch: Any) -> Any:
     """`rows`, after checking that all tensors of `batch` have this many."""
     parts = zip(_leaves(spec), _leaves(batch))
     lengths = [samples.length(part) for leaf, part in parts if samples.is_batched(leaf)]
-    same = [
+    checks = [
         tf.debugging.assert_equal(
             length,
             rows,
@@ -330,7 +330,7 @@ def _checked_rows(rows: Any, spec: Any, batch: Any) -> Any:
         )
         for length in lengths[1:]
     ]
-    with tf.control_dependencies(same):
+    with tf.control_dependencies(checks):
         return tf.identity(rows)
 
 
@@ -357,10 +357,10 @@ def batch_sizes(dataset: Any) -> set[int] | None:
 
 def length(dataset: Any) -> float | None:
     """The number of elements, possibly infinite; None if unknown, as in a graph."""
-    elements = tf.get_static_value(dataset.cardinality())
-    if elements is None or elements == tf.data.UNKNOWN_CARDINALITY:
+    cardinality = tf.get_static_value(dataset.cardinality())
+    if cardinality is None or cardinality == tf.data.UNKNOWN_CARDINALITY:
         return None
-    return math.inf if elements == tf.data.INFINITE_CARDINALITY else int(elements)
+    return math.inf if cardinality == tf.data.INFINITE_CARDINALITY else int(cardinality)
 
 
 def num_rows(spec: Any, element: Any) -> Any:

@@ -170,7 +170,7 @@ def _is_table_of(handle: Any, keys: str, values: str) -> bool:
 
 
 def is_writable_resource(captured: Any) -> bool:
-    """Whether it is a resource that can be written: not a table that refuses inserts."""
+    """Whether `captured` is a resource that can be written: not a table that refuses inserts."""
     if not _is_eager(captured) or captured.dtype != tf.resource:
         return False
     for keys, values in _TABLES:
@@ -196,7 +196,7 @@ def _numbers(values: Any) -> Any:
 
 
 def _of_pairs(keys: Any, values: Any) -> list[int]:
-    """The digest of pairs in any order. Repeated keys are empty slots of a dense table."""
+    """The digest of pairs in any order, without repeated keys: empty slots of a dense table."""
     _, first, times = np.unique(keys, return_index=True, return_counts=True)
     pairs = first[times == 1]
     keys, values = keys[pairs], values.reshape(len(keys), -1)[pairs]

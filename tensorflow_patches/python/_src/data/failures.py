@@ -123,7 +123,7 @@ def error_to_raise(error: BaseException, since: int) -> tuple[BaseException, boo
 
 
 def iterating(get_next: Any) -> Any:
-    """Wraps OwnedIterator._next_internal."""
+    """Wraps OwnedIterator._next_internal: reports its error to the ranks that share its batches."""
 
     def next_element(self: Any) -> Any:
         try:

@@ -56,9 +56,9 @@ class _Made(NamedTuple):
     @property
     def draws(self) -> bool:
         """Whether it draws a seed for each iteration."""
-        again = ("reshuffle_each_iteration", "rerandomize_each_iteration")
-        given = self.attributes
-        return "seed_generator" in self.inputs and all(given.get(name, True) for name in again)
+        flags = ("reshuffle_each_iteration", "rerandomize_each_iteration")
+        attributes = self.attributes
+        return "seed_generator" in self.inputs and all(attributes.get(one, True) for one in flags)
 
 
 @dataclasses.dataclass
@@ -147,7 +147,7 @@ class _Path(NamedTuple):
         elif made.op == "ShuffleDatasetV3":
             buffered = int(given["buffer_size"])  # tf.data.UNKNOWN_CARDINALITY: all elements
             elements = elements + buffered if buffered > 0 else math.inf
-        elif elements < math.inf:  # by an op that is not known here
+        elif elements < math.inf:  # an op that is not known here
             elements = None
         return self._replace(elements=elements)
 
@@ -333,7 +333,7 @@ def _count_draws(origin: Any, path: _Path) -> int:
 
 
 def _generator(made: _Made, drawn: int) -> Any:
-    """A seed generator in the state of that of `made` after `drawn` seeds, and its deleter."""
+    """A seed generator, in the state that `made`'s has after `drawn` seeds, and its deleter."""
     seed, seed2 = made.inputs["seed"], made.inputs["seed2"]
     generator = tf.raw_ops.AnonymousSeedGenerator(seed=seed, seed2=seed2, reshuffle=True)
     _draw(seed, seed2, generator[0], drawn)
@@ -346,7 +346,7 @@ def _replaced(made: _Made, replacements: dict[int, Any]) -> _Made:
 
 
 def _draw(seed: Any, seed2: Any, generator: Any, times: int) -> None:
-    """Draws seeds by iterating a shuffle of one element; 5 us each."""
+    """Draws `times` seeds by iterating a shuffle of one element; 5 us each."""
     from tensorflow.python.data.ops import dataset_ops
 
     one = tf.data.Dataset.range(1)

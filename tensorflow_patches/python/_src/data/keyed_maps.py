@@ -35,8 +35,8 @@ def mapping(original: Any) -> Any:
         keyed = _keyed(dataset, made, function)
         if keyed is None:
             return made
-        again = original(*keyed, num_parallel_calls, *args, **kwargs)
-        return again if determinism.is_harmless(again._map_func) else made
+        with_keys = original(*keyed, num_parallel_calls, *args, **kwargs)
+        return with_keys if determinism.is_harmless(with_keys._map_func) else made
 
     return mapped
 

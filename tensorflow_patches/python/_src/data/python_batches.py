@@ -344,7 +344,7 @@ def _make_batch(dataset: Any, drawn: list[Any], index: int, seed: int) -> Any:
 def _snapshot(dataset: Any) -> dict[str, Any]:
     """State that may differ between batches, by description, to detect changes.
 
-    That is its attributes, those of its classes, and global variables that `__getitem__` names.
+    That is the dataset's attributes, its classes', and global variables that `__getitem__` names.
     """
     get = inspect.unwrap(type(dataset).__getitem__)
     code, scope = getattr(get, "__code__", None), getattr(get, "__globals__", {})
@@ -393,7 +393,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _numbers_in(owner: Any) -> list[Any]:
-    """Numbers in its attributes, which are the same on ranks with the same data."""
+    """Numbers in the owner's attributes, which are the same on ranks with the same data."""
     found: list[Any] = []
     for value in generators.values_in(owner):
         if isinstance(value, (bool, int, float, np.number)):

@@ -1,6 +1,6 @@
 """TensorFlow's dataset classes, of TensorFlow 2.16 to 2.22.
 
-No other module tests for these classes, or constructs one of them.
+No other module tests for these classes or constructs them, except _VariantDataset (iterations.py).
 """
 
 from __future__ import annotations
