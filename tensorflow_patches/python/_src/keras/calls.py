@@ -26,7 +26,7 @@ class Call:
         self.model = model
         self.spec: Any = None  # the spec of the batches that it iterates
         self.label = ""  # the name of the exchange at its beginning
-        self.unbuilt = False  # whether the model had no variables then
+        self.unbuilt = False  # whether the model had no variables at its beginning
 
 
 class _Calls(threading.local):

@@ -41,7 +41,7 @@ def sum_metrics(model: Any, kind: str, label: str) -> None:
 
 
 def sum_states(states: States, label: str) -> None:
-    """As sum_metrics, for metrics without a model: variables with their `how` of _over_ranks."""
+    """As sum_metrics, for metrics without a model; `states`: see states_of."""
     found: dict[int, tuple[Any, str]] = {}
     for variable, how in states:
         found.setdefault(id(variable), (variable, how))
@@ -223,9 +223,10 @@ def exchange_batch_logs(
     # sources of values computed from whole batches are not recorded.
     others = any(source.metric is None for source in results.sources_of(model, kind).values())
     with _summed_metrics(states, values, f"{label} metrics"):
-        known = model.get_metrics_result()  # not what fit.over_ranks wraps: these are sums already
-        if set(known) == set(logs) and not others and not (current and current.is_whole):
-            return {name: _number(known[name]) for name in logs}
+        # Not by the method that fit.over_ranks wraps: the states are sums already.
+        result = model.get_metrics_result()
+        if set(result) == set(logs) and not others and not (current and current.is_whole):
+            return {name: _number(result[name]) for name in logs}
         whole: dict[str, Any] = combine_step_logs(model, kind, logs, f"{label} logs")
         return whole
 

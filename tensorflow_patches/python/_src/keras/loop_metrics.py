@@ -65,7 +65,7 @@ class _Noted:
     of_whole: bool
 
     def digests(self) -> list[int]:
-        """Of the states that may be the same on all ranks already."""
+        """Digests of the states that may be the same on all ranks already."""
         states = (self.states or ()) if self.of_whole else ()
         return [control_plane.digest(unwrap.value(variable)) for variable, _ in states]
 

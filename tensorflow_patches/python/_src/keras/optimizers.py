@@ -35,8 +35,8 @@ def is_updating() -> bool:
     return getattr(_inside, "on", False)
 
 
-# Packages and modules whose own optimizers make the same update whether or not duplicate rows of a
-# sparse gradient were summed first, unless they clip (tf_keras's sum the rows after clipping).
+# Modules and packages whose optimizers make the same update if duplicate rows of a sparse gradient
+# are summed first, unless they clip: tf_keras's sum the rows after clipping.
 _SUM_ROWS = ("keras.src.optimizers.sgd",)
 _TF_KERAS_SUM_ROWS = ("tf_keras.src.optimizers.", "tensorflow.python.keras.optimizer_v2.")
 
@@ -176,8 +176,8 @@ def _replica() -> int | None:
     if replica is None or replica.num_replicas_in_sync == 1:
         return None
     number = replica.replica_id_in_sync_group
-    known = number if isinstance(number, int) else tf.get_static_value(number)
-    return None if known is None else int(known)
+    static = number if isinstance(number, int) else tf.get_static_value(number)
+    return None if static is None else int(static)
 
 
 def _averages(
