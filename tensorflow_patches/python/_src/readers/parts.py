@@ -1,4 +1,4 @@
-"""A rank's rows: contiguous, the same number for each rank; the first ranks may have one more."""
+"""A rank's rows: contiguous, and as many on each rank, but the first ranks may have one more."""
 
 from __future__ import annotations
 
