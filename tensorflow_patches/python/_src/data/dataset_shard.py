@@ -115,11 +115,7 @@ def iterated(dataset: Any) -> Any:
 
 
 def _counted(part: Any, dataset: Any) -> Any:
-    """`dataset`, which is iterated in place of `part`.
-
-    The samples of Keras's calls and of loops over a part are counted, for TF_MPI_STATS and
-    TF_MPI_TIMELINE.
-    """
+    """`dataset`, iterated in place of `part`; counts the samples of Keras's calls and of parts."""
     if not input_stats.on():
         return dataset
     of_keras = hasattr(part, "_tf_mpi_of_keras")

@@ -61,7 +61,6 @@ class Wall(NamedTuple):
     """A transformation that needs all samples, so that every rank does all the work before it.
 
     Attributes:
-      dataset: the transformation.
       why: the reason, for users; None if _described knows one, or if there is no work before it.
     """
 

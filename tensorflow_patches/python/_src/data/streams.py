@@ -38,7 +38,6 @@ class Stream(NamedTuple):
     """The batches of a rank; after `same_everywhere` they are the same on all ranks.
 
     Attributes:
-      dataset: a tf.data.Dataset.
       length: "endless", a number of batches, or None if unknown.
       sizes: the possible numbers of samples of a batch, sorted; None if unknown.
       exchanged: whether the ranks exchange them (rank 0's, or each rank's in turn), so that all
