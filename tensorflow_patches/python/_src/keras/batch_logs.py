@@ -92,7 +92,6 @@ class Batches:
     """The batches of one fit or evaluation whose logs a callback of some rank may read.
 
     Args:
-      model: the model that is trained or evaluated.
       kind: "train_step" or "test_step".
       label: the name of the exchanges.
     """

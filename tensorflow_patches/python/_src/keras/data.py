@@ -1,7 +1,6 @@
 """Keras 3 on ranks: each trains, evaluates and predicts on its part of the data (data/feeds.py).
 
-TFEpochIterator turns every kind of input into a tf.data.Dataset, which is divided there. The steps
-that Keras makes from train_step and test_step are wrapped where it makes them.
+TFEpochIterator turns every kind of input into a tf.data.Dataset, which is divided there.
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ _inside = threading.local()  # .on: whether an update is under way on this threa
 
 
 def is_updating() -> bool:
-    """Whether an optimizer's update is under way on this thread."""
     return getattr(_inside, "on", False)
 
 
