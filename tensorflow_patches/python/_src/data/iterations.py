@@ -124,10 +124,8 @@ class _Path(NamedTuple):
     cached: _Cached | None = None
     again: bool = False
 
-    def combined_with(self, other: _Path | None) -> _Path:
+    def combined_with(self, other: _Path) -> _Path:
         """Combines two paths of an iterator to one transformation; the result fills no cache."""
-        if other is None:
-            return self
         return _Path(self.times + other.times, self.unsure or other.unsure)
 
     def to_input(self, made: _Made, name: str) -> _Path:
@@ -175,26 +173,28 @@ def _collect_draws(variant: Any, path: _Path, found: dict[int, tuple[Any, _Path]
     if made is None or path.elements == 0:
         return
     if made.op.startswith("CacheDataset"):
-        for identity, (drawing, inner) in _filling(variant, made, path).items():
-            found[identity] = (
-                drawing,
-                inner.combined_with(found[identity][1] if identity in found else None),
-            )
+        for drawing, inner in _filling(variant, made, path).values():
+            _add(drawing, inner, found)
         return
     if made.draws:
-        before = found[id(variant)][1] if id(variant) in found else None
-        found[id(variant)] = variant, path.combined_with(before)
+        _add(variant, path, found)
     for name, value in made.inputs.items():
         for source in _tensors(value):
             _collect_draws(source, path.to_input(made, name), found)
 
 
+def _add(variant: Any, path: _Path, found: dict[int, tuple[Any, _Path]]) -> None:
+    if id(variant) in found:
+        path = path.combined_with(found[id(variant)][1])
+    found[id(variant)] = variant, path
+
+
 def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Path]]:
     """The datasets that draw seeds before an incomplete cache in memory; {} for other caches."""
-    found: dict[int, tuple[Any, _Path]] = {}
     resource = made.inputs.get("cache")
     if not hasattr(resource, _DELETER):
-        return found  # of compat.v1
+        return {}  # of compat.v1
+    found: dict[int, tuple[Any, _Path]] = {}
     _collect_draws(made.inputs["input_dataset"], path._replace(times=1), found)
     if not found or made.inputs["filename"].numpy():
         return {}
