@@ -65,8 +65,7 @@ def fused(original: Any) -> Any:
             found = batch_norm.layer_moments(self, inputs, axes, own=own)
         if found is None:
             return original(self, inputs, mask, training)
-        epsilon = max(self.epsilon, _MIN_EPSILON)
-        return _normalized(self, inputs, found, epsilon)
+        return _normalized(self, inputs, found, max(self.epsilon, _MIN_EPSILON))
 
     return fused_batch_norm
 
