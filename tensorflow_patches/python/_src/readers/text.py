@@ -66,11 +66,8 @@ def _line(file: Any) -> bytes:
 
 def _count(file: Any, begin: int, size: int, block: int, mine: tuple[int, int]) -> list[int]:
     """The number of line ends in each of this rank's blocks."""
-    found = []
     file.seek(begin + mine[0] * block)
-    for number in range(*mine):
-        found.append(_exactly(file, min(block, size - number * block)).count(b"\n"))
-    return found
+    return [_exactly(file, min(block, size - i * block)).count(b"\n") for i in range(*mine)]
 
 
 def _exactly(file: Any, size: int) -> bytes:
