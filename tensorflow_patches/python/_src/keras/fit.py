@@ -327,10 +327,10 @@ def _is_float(variable: Any) -> bool:
 
 def _check_numbers(variable: Any, parts: list[Any], label: str) -> None:
     """NaN on every rank matches one process; NaN on some ranks is an error."""
-    faulty = [np.isnan(part.astype(np.float64)) for part in parts]
-    for rank, places in enumerate(faulty[1:], start=1):
-        if (places != faulty[0]).any():
-            theirs = rank if (places & ~faulty[0]).any() else 0
+    nans = [np.isnan(part.astype(np.float64)) for part in parts]
+    for rank, places in enumerate(nans[1:], start=1):
+        if (places != nans[0]).any():
+            theirs = rank if (places & ~nans[0]).any() else 0
             raise RuntimeError(
                 f"{label}: weight '{variable.name}' is NaN on rank {theirs} where it is a number "
                 f"on rank {0 if theirs else rank}: something changed it on one rank only, "
@@ -343,10 +343,10 @@ def _check_numbers(variable: Any, parts: list[Any], label: str) -> None:
 def _check_rounding(variable: Any, parts: list[Any], label: str) -> None:
     first = parts[0].astype(np.float64)
     for rank, part in enumerate(parts[1:], start=1):
-        ours = part.astype(np.float64)
-        same = (ours == first) | np.isnan(first)  # NaN is in the same places in both
+        other = part.astype(np.float64)
+        same = (other == first) | np.isnan(first)  # NaN is in the same places in both
         with np.errstate(invalid="ignore"):
-            distance = np.where(same, 0, np.abs(ours - first) / np.maximum(1, np.abs(first)))
+            distance = np.where(same, 0, np.abs(other - first) / np.maximum(1, np.abs(first)))
         if not np.max(distance, initial=0) <= 1e-3:
             raise RuntimeError(
                 f"{label}: weight '{variable.name}' differs between ranks 0 and {rank} by up to "
