@@ -64,7 +64,7 @@ def pack(element: Any) -> Any:
         if part.dtype == tf.variant:
             part = tf.io.serialize_tensor(part)
         data, lengths = _bytes(part)
-        words = [[tf.rank(part, name="dimensions")], tf.shape(part), [tf.size(data)]]
+        words = [[tf.rank(part)], tf.shape(part), [tf.size(data)]]
         vector = tf.concat([tf.cast(word, tf.int64) for word in words] + [lengths], 0)
         header = tf.reshape(tf.bitcast(vector, tf.uint8), [-1])
         parts += [header, _filling(header), data, _filling(data)]
