@@ -101,6 +101,7 @@ def _of_elements(source: Any) -> list[int]:
 def of_function(function: Any, graph_def: Any) -> list[int]:
     """The digest of a ConcreteFunction of tf.data: its ops and its captures."""
     found = [_of_nodes(graph_def.node)]
+    # A sum, which does not depend on the order of the functions.
     found.append(sum(_of_nodes(inner.node_def) for inner in graph_def.library.function) % 2**32)
     for captured in function.captured_inputs:
         if _is_eager(captured) and captured.dtype.name == "resource":

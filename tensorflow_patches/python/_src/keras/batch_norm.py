@@ -187,7 +187,7 @@ def combine(own: Moments, label: str) -> Moments:
 
     @tf.custom_gradient
     def back(mean: Any, square: Any, all_counts: Any) -> Any:
-        """The gradient of this rank's moments, which is later averaged with the rank's weight."""
+        """The gradient of this rank's moments, divided by the weight with which it is averaged."""
         with same_scope():
             found = averaging.average_of_upstream(
                 [mean, square], ["sum", "squares"], f"{label} gradient", weight

@@ -224,7 +224,7 @@ def _reads_whole() -> bool:
 
 def at_end(original: Any) -> Any:
     """Wraps OwnedIterator.__next__: in eager code the end of a part is collective once a loop has
-    updated a metric, on all ranks or on none."""
+    updated a metric, which all ranks must do, or none."""
 
     def following(self: Any) -> Any:
         try:

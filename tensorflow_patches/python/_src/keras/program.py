@@ -31,7 +31,7 @@ def wrap(kind: str) -> Callable[[Any], Any]:
 
     def make(original: Any) -> Any:
         def compared(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if calls.innermost() is None:  # not in fit's own evaluations
+            if calls.innermost() is None:  # not inside another call, as fit's own evaluation is
                 arguments = describe.of_call(kind, original, (self, *args), kwargs)
                 presence.begin(calls.called(kind, self))
                 try:
