@@ -196,8 +196,8 @@ def _to_predict(
     if call.any_callback_reads_batches(label):
         return whole
     spec = given.dataset.element_spec
-    made = _made_by_all(given, stream, label) if batch_shard.is_batched(spec) else None
-    if made is None:
+    made_by_all = _made_by_all(given, stream, label) if batch_shard.is_batched(spec) else None
+    if made_by_all is None:
         headers, same, differ = streams.compare(stream, label, given.sizes is not None)
         if not batch_shard.is_batched(spec):
             return whole
@@ -210,8 +210,8 @@ def _to_predict(
     step_plan = _plan(given, spec, True, _are_even(stream))
     if step_plan is not None and step_plan.is_whole:
         return whole
-    if made is not None:
-        stream = made
+    if made_by_all is not None:
+        stream = made_by_all
     elif not same:
         stream = stream._replace(dataset=call.note_elements(given.dataset))
     draws = step_plan is not None and step_plan.draws_rows

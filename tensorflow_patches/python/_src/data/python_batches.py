@@ -278,13 +278,12 @@ class Batches:
             return failures.passed_or_raise(word > _BATCH, turn, start)
 
         def batches(turn: Any) -> Any:
-            positions = tf.data.Dataset.range(group.size)
-            found = positions.scan(
+            found = tf.data.Dataset.range(group.size).scan(
                 tf.constant(0, tf.int64), lambda start, _: next_part(turn, start)
             )
             found = found.take_while(lambda word, start: word == _BATCH)
             return batch_shard.map_on_request(
-                found, lambda position: packing.unpack(spec, turn, position[1])
+                found, lambda part: packing.unpack(spec, turn, part[1])
             )
 
         self._starts = failures.Exchanges(f"{label} begins")
