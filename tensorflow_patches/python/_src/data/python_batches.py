@@ -85,7 +85,6 @@ class Batches:
     """Makes batches by the script's Python code, on this rank.
 
     Args:
-      dataset: batch i is dataset[i].
       watched: what was observed when it made some batches.
       standardize: converts what the script returns to what Keras expects.
       length: returns the number of batches; None for an infinite dataset.

@@ -106,7 +106,6 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
     """Makes one stream for all ranks from the ranks' streams. Collective.
 
     Args:
-      stream: this rank's.
       label: the name of the exchange.
       what: the name of the data in messages.
       arrays: whether it is made from arrays, in an order that is the same on all ranks.

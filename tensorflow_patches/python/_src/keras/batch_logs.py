@@ -27,7 +27,6 @@ class WholeLogs(dict[str, Any]):
     """A dict with this rank's values until one is read, then with those of all ranks.
 
     Args:
-      values: this rank's.
       ask: called at the first read; returns the values of all ranks, with the same keys.
     """
 
