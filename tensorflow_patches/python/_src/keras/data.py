@@ -198,11 +198,10 @@ def built_on_part(build: Any) -> Any:
     """Wraps the trainer's _maybe_symbolic_build: builds for this rank's part of a batch."""
 
     def maybe_build(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
-        if iterator is None:
-            return build(self, iterator=iterator, data_batch=data_batch)
-        feeds.wrap_steps(self)  # fit or evaluate has just created the iterator
-        _build_states(self, getattr(iterator._distributed_dataset, "element_spec", None))
-        if self._distribute_strategy is None:
+        if iterator is not None:
+            feeds.wrap_steps(self)  # fit or evaluate has just created the iterator
+            _build_states(self, getattr(iterator._distributed_dataset, "element_spec", None))
+        if iterator is None or self._distribute_strategy is None:
             return build(self, iterator=iterator, data_batch=data_batch)
         # Keras would build the model from the first batch, which is a shard here. The batch is read
         # anyway, because in one process that advances a shuffle to its next order.
