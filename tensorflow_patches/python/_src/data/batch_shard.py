@@ -1,9 +1,8 @@
 """This rank's part of a dataset of batches: which samples, with what weight.
 
-All ranks see the same batches (of equal pipelines, or rank 0's: streams.py) and take a slice of
-each. Of B samples rank r of N has (B + r) // N, those after rank r - 1's
-(docs/decisions/072-rows-together.md says why a slice). selection.py avoids work for the samples of
-other ranks.
+All ranks see the same batches, from equal pipelines or from rank 0 (streams.py), and each takes a
+slice of every batch (docs/decisions/072-rows-together.md says why a slice). Of B samples rank r of
+N has (B + r) // N, those after rank r - 1's. selection.py avoids work for other ranks' samples.
 
 Unless every batch certainly divides evenly, each element becomes a `Shard` or `MaybeShard`. Its
 weight turns the plain mean of the ranks' gradients into the mean over the batch's samples.
@@ -82,7 +81,7 @@ def data_of(element: Any) -> Any:
 def first_row(rows: Any, rank: int) -> Any:
     """The index of `rank`'s first sample in a batch of `rows` samples.
 
-    Rank r has (rows + r) // size samples, so none has more of a smaller batch. `rows` is a
+    Rank r has (rows + r) // size samples, so a smaller batch gives no rank more. `rows` is a
     number, an array or a tensor.
     """
     # If positive: how many ranks before it have an extra sample.
@@ -100,8 +99,8 @@ def own_part(rows: Any) -> tuple[Any, Any]:
 
 
 class Counted(NamedTuple):
-    """This rank's samples of one batch, and their number, an int64 scalar; a stand-in has 0, or
-    _ENDED of streams.py."""
+    """This rank's samples of one batch, and their number, an int64 scalar: for a stand-in 0, or
+    _ENDED (streams.py)."""
 
     data: Any
     rows: Any
@@ -118,7 +117,6 @@ def plain(data: Any, mine: Any, rows: Any, first: Any) -> Any:
 
 
 def even(data: Any, mine: Any, rows: Any, first: Any) -> Any:
-    """An EvenShard, for batches that divide evenly."""
     del mine, rows, first
     return EvenShard(data)
 
@@ -147,7 +145,8 @@ def element_maker(sizes: Collection[int] | None) -> Callable[[Any, Any, Any, Any
 
 
 def part_of(spec: Any, batch: Any) -> tuple[Any, Any, Any, Any]:
-    """This rank's samples of a batch; their number; that of the batch; the index of the first."""
+    """(this rank's samples of a batch, their number, the number of all samples of the batch, the
+    index of this rank's first)."""
     rows = num_rows(spec, batch)
     if not of_one_length(spec):
         rows = _checked_rows(rows, spec, batch)
@@ -162,7 +161,7 @@ def shard_batches(dataset: Any, element: Callable[[Any, Any, Any, Any], Any]) ->
 
     Args:
       dataset: a tf.data.Dataset of batches, the same on all ranks.
-      element: makes an element: `plain`, or the result of `element_maker`. A rank without a sample
+      element: makes an element, as `plain` and the functions after it do. A rank without a sample
         of a batch gets one of another rank as a stand-in.
 
     Returns:
@@ -170,8 +169,8 @@ def shard_batches(dataset: Any, element: Callable[[Any, Any, Any, Any], Any]) ->
     """
     dataset = count_produced(dataset)
     spec = dataset.element_spec
-    known = element if element in _ELEMENTS else None
-    return map_on_request(dataset, lambda batch: element(*part_of(spec, batch)), known)
+    key = element if element in _ELEMENTS else None
+    return map_on_request(dataset, lambda batch: element(*part_of(spec, batch)), key)
 
 
 def count_produced(dataset: Any, batches: bool = True) -> Any:
@@ -192,7 +191,7 @@ def count_used(dataset: Any, batches: bool, reads_ahead: bool) -> Any:
 
     Args:
       batches: whether elements may be batches; otherwise each counts as one sample.
-      reads_ahead: whether tf.data would append a prefetch. It is then put before the measurement,
+      reads_ahead: whether tf.data would append a prefetch. This then comes before the measurement,
         so that only the consumer's waits count.
     """
     spec = data_of(dataset.element_spec)
@@ -219,7 +218,7 @@ def count_used(dataset: Any, batches: bool, reads_ahead: bool) -> Any:
 
 
 def map_on_request(
-    dataset: Any, function: Callable[[Any], Any], known: Hashable | None = None
+    dataset: Any, function: Callable[[Any], Any], key: Hashable | None = None
 ) -> Any:
     """dataset.map(function) that runs only when the next element is requested.
 
@@ -228,10 +227,10 @@ def map_on_request(
     component tensors, and are rebuilt on request.
 
     Args:
-      known: names a function that is the same for all datasets of one spec; it is traced once.
+      key: equal for functions that do the same for datasets of one spec; one of them is traced.
     """
     try:
-        return _scanned(dataset, lambda state, element: (state, function(element)), known)
+        return _scanned(dataset, lambda state, element: (state, function(element)), key)
     except NotImplementedError:
         pass
     specs: list[Any] = []
@@ -253,28 +252,28 @@ _scans: dict[Hashable, dict[str, Any]] = {}  # the fields of scans with traced f
 _MAX_SCANS = 64
 
 
-def _scanned(dataset: Any, function: Callable[..., Any], known: Hashable | None = None) -> Any:
+def _scanned(dataset: Any, function: Callable[..., Any], key: Hashable | None = None) -> Any:
     """dataset.scan(0, function), without the leak of stock TensorFlow, which in eager code adds the
     functions of a scan to its default graph for the life of the process."""
     if not tf.executing_eagerly():
         return dataset.scan(tf.constant(0), function)
     spec = dataset.element_spec
     structure = repr(tf.nest.map_structure(lambda leaf: 0, spec))
-    key = (known, structure, tuple(tf.nest.flatten(spec)), group.rank, group.size)
-    if known is not None and key in _scans:
-        return transformations.rebuild_scan(_scans[key], dataset)
+    scan_key = (key, structure, tuple(tf.nest.flatten(spec)), group.rank, group.size)
+    if key is not None and scan_key in _scans:
+        return transformations.rebuild_scan(_scans[scan_key], dataset)
     graph = tf.compat.v1.get_default_graph()
     before = set(graph._functions)
     try:
-        with on_cpu.functions() if known is not None else contextlib.nullcontext():
+        with on_cpu.functions() if key is not None else contextlib.nullcontext():
             made = dataset.scan(tf.constant(0), function)
     finally:
         for name in set(graph._functions) - before:
             graph._remove_function(name)
-    if known is not None:
+    if key is not None:
         if len(_scans) >= _MAX_SCANS:
             _scans.clear()
-        _scans[key] = transformations.scan_fields(made)
+        _scans[scan_key] = transformations.scan_fields(made)
     return made
 
 
@@ -322,7 +321,7 @@ def _checked_rows(rows: Any, spec: Any, batch: Any) -> Any:
     """`rows`, after checking that all tensors of `batch` have this many."""
     parts = zip(_leaves(spec), _leaves(batch))
     lengths = [samples.length(part) for leaf, part in parts if samples.is_batched(leaf)]
-    same = [
+    checks = [
         tf.debugging.assert_equal(
             length,
             rows,
@@ -331,7 +330,7 @@ def _checked_rows(rows: Any, spec: Any, batch: Any) -> Any:
         )
         for length in lengths[1:]
     ]
-    with tf.control_dependencies(same):
+    with tf.control_dependencies(checks):
         return tf.identity(rows)
 
 
@@ -358,10 +357,10 @@ def batch_sizes(dataset: Any) -> set[int] | None:
 
 def length(dataset: Any) -> float | None:
     """The number of elements, possibly infinite; None if unknown, as in a graph."""
-    elements = tf.get_static_value(dataset.cardinality())
-    if elements is None or elements == tf.data.UNKNOWN_CARDINALITY:
+    cardinality = tf.get_static_value(dataset.cardinality())
+    if cardinality is None or cardinality == tf.data.UNKNOWN_CARDINALITY:
         return None
-    return math.inf if elements == tf.data.INFINITE_CARDINALITY else int(elements)
+    return math.inf if cardinality == tf.data.INFINITE_CARDINALITY else int(cardinality)
 
 
 def num_rows(spec: Any, element: Any) -> Any:

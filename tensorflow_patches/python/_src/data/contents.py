@@ -18,10 +18,10 @@ import tensorflow as tf
 from tensorflow.mpi._src.data import transformations
 from tensorflow.mpi._src.messaging import control_plane
 
-# Elements at the beginning, in the middle and at the end of an array; of strings a 16th of that.
+# How many elements of an array are read at its beginning, middle and end; of strings a 16th.
 _SAMPLED = 2**16
 _NO_CONTENT = {"_variant_tensor_attr", "_seed", "_seed2", "_num_parallel_calls"}
-_ELEMENTS = 256  # of a dataset of ragged or sparse tensors, at its beginning and its end
+_ELEMENTS = 256  # read at the beginning and the end of a dataset of ragged or sparse tensors
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # a multiplier for hashing
 # Dtypes of tables' keys and values.
 _TABLES = tuple(itertools.product(
@@ -32,7 +32,7 @@ _TABLES = tuple(itertools.product(
 def of_source(source: Any) -> list[int]:
     """The digests of one transformation's eager tensors: its arrays, numbers and names."""
     tensors = list(getattr(source, "_tensors", ()))
-    if not transformations.is_prefetch(source):  # its only tensor is the buffer size
+    if not transformations.is_prefetch(source):  # a prefetch has only its buffer size
         held = sorted(vars(source).items())
         tensors += [value for name, value in held if name not in _NO_CONTENT and _is_eager(value)]
     found = [digest for tensor in tensors for digest in of_tensor(tensor)]
@@ -46,7 +46,7 @@ def _is_eager(value: Any) -> bool:
 
 
 def of_tensor(tensor: Any) -> list[int]:
-    """The digest of an eager tensor with values; [] for others."""
+    """The digests of an eager tensor that NumPy can represent; [] for others."""
     if not _is_eager(tensor) or not tensor.dtype.is_numpy_compatible:
         return []
     return of_array(tensor._numpy())  # numpy() would copy it
@@ -91,20 +91,17 @@ def _of_elements(source: Any) -> list[int]:
         parts.append(source.skip(max(length - _ELEMENTS, _ELEMENTS)))
     digest = 0
     for part in parts:
-        sampled = part.take(_ELEMENTS)
-        sampled._tf_mpi_undivided = True  # see dataset_shard.py
-        for element in sampled:
+        part._tf_mpi_undivided = True  # see dataset_shard.py
+        for element in part:
             for tensor in tf.nest.flatten(element, expand_composites=True):
                 digest = zlib.crc32(repr(of_tensor(tensor)).encode(), digest)
     return [length, digest]
 
 
-# Functions
-
-
 def of_function(function: Any, graph_def: Any) -> list[int]:
     """The digest of a ConcreteFunction of tf.data: its ops and its captures."""
     found = [_of_nodes(graph_def.node)]
+    # A sum, which does not depend on the order of the functions.
     found.append(sum(_of_nodes(inner.node_def) for inner in graph_def.library.function) % 2**32)
     for captured in function.captured_inputs:
         if _is_eager(captured) and captured.dtype.name == "resource":
@@ -174,7 +171,7 @@ def _is_table_of(handle: Any, keys: str, values: str) -> bool:
 
 
 def is_writable_resource(captured: Any) -> bool:
-    """Whether it is a resource that can be written: not a table that refuses inserts."""
+    """Whether `captured` is a resource that can be written: not a table that refuses inserts."""
     if not _is_eager(captured) or captured.dtype != tf.resource:
         return False
     for keys, values in _TABLES:
@@ -200,7 +197,7 @@ def _numbers(values: Any) -> Any:
 
 
 def _of_pairs(keys: Any, values: Any) -> list[int]:
-    """The digest of pairs in any order. Repeated keys are empty slots of a dense table."""
+    """The digest of pairs in any order, without repeated keys: empty slots of a dense table."""
     _, first, times = np.unique(keys, return_index=True, return_counts=True)
     pairs = first[times == 1]
     keys, values = keys[pairs], values.reshape(len(keys), -1)[pairs]
@@ -215,13 +212,13 @@ def _of_pairs(keys: Any, values: Any) -> list[int]:
 def nodes(graph_def: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The nodes of a function and of the functions that it calls.
 
-    Nodes whose op is such a function are left out, but not a PartitionedCall. Each node comes with
-    all nodes of its function, by name.
+    Nodes whose op is such a function are left out; PartitionedCall nodes are not. Each node comes
+    with all nodes of its function, by name.
     """
     called = {inner.signature.name for inner in graph_def.library.function}
-    for those in (graph_def.node, *(inner.node_def for inner in graph_def.library.function)):
-        by_name = {node.name: node for node in those}
-        yield from ((node, by_name) for node in those if node.op not in called)
+    for body in (graph_def.node, *(inner.node_def for inner in graph_def.library.function)):
+        by_name = {node.name: node for node in body}
+        yield from ((node, by_name) for node in body if node.op not in called)
 
 
 def node_ops(graph_def: Any) -> Iterator[str]:

@@ -43,13 +43,11 @@ def shard(dataset: Any, batched: bool | None) -> Any:
             f"tf.mpi.shard: elements of {dataset.element_spec} have no first dimension to split. "
             "Pass batched=False to give each rank whole elements"
         )
-    length, sizes = (
-        batch_shard.length(dataset),
-        batch_shard.batch_sizes(dataset) if batched else None,
-    )
-    known = "endless" if length == math.inf else length
+    length = batch_shard.length(dataset)
+    sizes = batch_shard.batch_sizes(dataset) if batched else None
+    num_batches = "endless" if length == math.inf else length
     stream = streams.same_everywhere(
-        streams.Stream(dataset, known, sorted(sizes or ()) or None),
+        streams.Stream(dataset, num_batches, sorted(sizes or ()) or None),
         f"dataset {next(_numbers)}",
         "tf.mpi.shard",
     )
@@ -117,11 +115,7 @@ def iterated(dataset: Any) -> Any:
 
 
 def _counted(part: Any, dataset: Any) -> Any:
-    """`dataset`, which is iterated in place of `part`.
-
-    The samples of Keras's calls and of loops over a part are counted, for TF_MPI_STATS and
-    TF_MPI_TIMELINE.
-    """
+    """`dataset`, iterated in place of `part`; counts the samples of Keras's calls and of parts."""
     if not input_stats.on():
         return dataset
     of_keras = hasattr(part, "_tf_mpi_of_keras")

@@ -57,10 +57,8 @@ def description(dataset: Any) -> list[Any] | None:
 
 
 def digests(dataset: Any) -> list[int]:
-    """Digests of what `dataset` is made of, which differ if its contents differ between ranks.
-
-    They do if a script draws random data without a seed, or gives each rank its own part.
-    """
+    """Digests of what `dataset` is made of. They differ between ranks if the script draws random
+    data without a seed, or gives each rank its own part."""
     return [digest for source in sources(dataset) for digest in contents.of_source(source)]
 
 
@@ -71,7 +69,7 @@ def is_harmless(wrapped: Any) -> bool:
 
 
 def draws_in_order(dataset: Any) -> str | None:
-    """The name of a map that draws random numbers sample by sample; None if there is none."""
+    """The name of the function of a sequential map that draws random numbers; None without one."""
     for source in sources(dataset):
         if transformations.is_map(source) and not hasattr(source, "_num_parallel_calls"):
             wrapped = source._map_func
@@ -132,7 +130,7 @@ def sources(dataset: Any) -> Iterator[Any]:
 
 
 def _is_harmless(node: Any, others: dict[str, Any]) -> bool:
-    """Whether an op of a function (`others`: its ops by name) has the same output on every rank."""
+    """Whether an op has the same output on every rank; `others`: its function's ops by name."""
     from tensorflow.python.framework import op_def_registry
 
     definition = op_def_registry.get(node.op)
@@ -146,13 +144,13 @@ def _is_harmless(node: Any, others: dict[str, Any]) -> bool:
     names = [argument.name for argument in definition.input_arg]
     if "seed_generator" in names and "seed" not in names:
         return False
-    # A dataset made in a function begins with the first order of its seeds (0 and 0: a random one).
+    # In a function, a dataset begins with its seeds' first order; with seeds 0 and 0, a random one.
     seeds = [node.input[names.index(name)] for name in ("seed", "seed2") if name in names]
     return not seeds or any(_is_seed(others.get(seed.split(":")[0])) for seed in seeds)
 
 
 def _is_seed(node: Any) -> bool:
-    """Whether a seed, made by `node`, is not 0. A computed one is not: get_seed of
-    tensorflow/python/data/util/random_seed.py replaces 0 and 0."""
+    """Whether a seed, the output of `node`, is not 0. A computed seed counts as nonzero: get_seed
+    (tensorflow/python/data/util/random_seed.py) has replaced seeds 0 and 0."""
     constant = node is not None and node.op == "Const"
     return not constant or bool(tf.make_ndarray(node.attr["value"].tensor))

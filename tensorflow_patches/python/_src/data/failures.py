@@ -30,14 +30,14 @@ _REPORTED = "_tf_mpi_reported"  # set on an error that has been reported to the 
 _clock = itertools.count(1)  # orders the beginnings of iterators and of calls
 _live: weakref.WeakSet[Exchanges] = weakref.WeakSet()
 _sent: list[Any] = []  # messages that may never be received; the library reads their memory
-_received: dict[str, str] = {}  # the classes of other ranks' errors, by the text raised here
+_received: dict[str, str] = {}  # class names of other ranks' errors, by the text raised here
 
 
 class Exchanges:
     """The exchanges of the iterators of a dataset.
 
-    Each iterator has its own name, the same on all ranks: a request left over by one that ended
-    early must not be answered by the next.
+    Each iterator has its own name, the same on all ranks, so that a request left over by an
+    iterator that ended early is not completed by those of the next iterator.
     """
 
     def __init__(self, label: str) -> None:
@@ -55,8 +55,8 @@ class Exchanges:
         The name is drawn first, so that an error before the first element is reported, too.
 
         Args:
-          ends_with_error: a request after an error fails, instead of starting again, even if a
-            thread reads ahead. The caller must call `got` after each exchanged element.
+          ends_with_error: after an error, every request fails, even of a thread that reads ahead,
+            instead of starting again. The caller must call `got` after each exchanged element.
         """
         self._dtype = dtype
 
@@ -123,7 +123,7 @@ def error_to_raise(error: BaseException, since: int) -> tuple[BaseException, boo
 
 
 def iterating(get_next: Any) -> Any:
-    """Wraps OwnedIterator._next_internal."""
+    """Wraps OwnedIterator._next_internal: reports its error to the ranks that share its batches."""
 
     def next_element(self: Any) -> Any:
         try:
@@ -172,7 +172,7 @@ def _message(error: BaseException) -> Any:
 def raise_if_failed(gathered: Any) -> Any:
     """`gathered`, int64 or bytes; raises if it contains the error of a rank.
 
-    Of bytes only the end is examined, which is enough if one rank at most sends data. Otherwise the
+    Of bytes only the end is examined, which is enough if at most one rank sends data. Otherwise the
     caller must find the error, and call passed_or_raise (python_batches.py).
     """
     if gathered.dtype == tf.int64:
@@ -197,7 +197,7 @@ def passed_or_raise(failed: Any, gathered: Any, start: Any = 0) -> Any:
 
 
 def _decode_failure(gathered: Any) -> bytes:
-    # Another rank's end, of one byte, may precede the message.
+    # Another rank's packing.END, one byte, may precede the message.
     words = gathered[len(gathered) % _WORD :].view(np.int64)
     end = int(np.argmax(words == _MAGIC))
     text = words[: end - 1].tobytes()[-words[end - 1] :]

@@ -133,15 +133,15 @@ def shard_of(given: Given) -> Feed:
     if not batch_shard.is_batched(spec):
         return Feed(stream.dataset, num_batches)
     in_turn = batch_per_rank() and not given.sizes
-    found = _plan(given, spec, not batch_per_rank(), _are_even(stream, in_turn))
-    if found is not None and found.is_whole and not batch_per_rank():
-        whole = stream.dataset if found.plain else streams.as_whole(stream.dataset)
+    step_plan = _plan(given, spec, not batch_per_rank(), _are_even(stream, in_turn))
+    if step_plan is not None and step_plan.is_whole and not batch_per_rank():
+        whole = stream.dataset if step_plan.plain else streams.as_whole(stream.dataset)
         return Feed(whole, num_batches)
     if in_turn:
         return _in_turn(stream, label)
     element = batch_shard.element_maker(stream.sizes)
-    if found is not None and found.draws_by_kernels:
-        # The kernels' states belong to a trace, so all calls share one (Plan.draws_by_kernels):
+    if step_plan is not None and step_plan.draws_by_kernels:
+        # The kernels' states belong to a trace (Plan.draws_by_kernels). All calls must share it, so
         # their elements need the same structure.
         element = batch_shard.maybe_shard
     return Feed(_part(given, stream, element), num_batches)
@@ -196,8 +196,8 @@ def _to_predict(
     if call.any_callback_reads_batches(label):
         return whole
     spec = given.dataset.element_spec
-    made = _made_by_all(given, stream, label) if batch_shard.is_batched(spec) else None
-    if made is None:
+    made_by_all = _made_by_all(given, stream, label) if batch_shard.is_batched(spec) else None
+    if made_by_all is None:
         headers, same, differ = streams.compare(stream, label, given.sizes is not None)
         if not batch_shard.is_batched(spec):
             return whole
@@ -207,15 +207,15 @@ def _to_predict(
             if not given.once:
                 predictions.note_own_data(given.what)
             return whole
-    found = _plan(given, spec, True, _are_even(stream))
-    if found is not None and found.is_whole:
+    step_plan = _plan(given, spec, True, _are_even(stream))
+    if step_plan is not None and step_plan.is_whole:
         return whole
-    if made is not None:
-        stream = made
+    if made_by_all is not None:
+        stream = made_by_all
     elif not same:
         _report_undivided(given)
         stream = stream._replace(dataset=call.note_elements(given.dataset))
-    draws = found is not None and found.draws_rows
+    draws = step_plan is not None and step_plan.draws_rows
     return Feed(
         call.record(
             _part(given, stream, batch_shard.maybe_shard, selects=made is not None or same),

@@ -1,6 +1,6 @@
 """TF_MPI_STATS=1: how many samples a rank's input pipelines produce, and how many it uses.
 
-A pipeline adds to a variable once per batch, without Python, except for the row of waits in
+A pipeline adds to a variable once per batch, and runs Python only for the row of waits in
 TF_MPI_TIMELINE. Without either setting nothing is added to pipelines. A sample counts as produced
 where its batch is divided among the ranks, or on the rank that produces it for others; a sample
 that is read ahead and dropped is produced but not used.
@@ -73,8 +73,8 @@ def _bytes_read() -> int:
 def gather() -> list[dict[str, Any]]:
     """The statistics by rank, at the end of the script, before the rank joins; [] without input.
 
-    First waits in a barrier: ranks that end later may still train, and in a custom loop averages do
-    not wait for a rank in a barrier. Ranks without TF_MPI_STATS join, and are left out.
+    First waits in a barrier, because ranks that end later may still train: averages of a custom
+    loop do without a rank in a barrier. Ranks without TF_MPI_STATS join, and are left out.
     """
     if not _are_printed():
         return []

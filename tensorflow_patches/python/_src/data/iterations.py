@@ -56,9 +56,9 @@ class _Made(NamedTuple):
     @property
     def draws(self) -> bool:
         """Whether it draws a seed for each iteration."""
-        again = ("reshuffle_each_iteration", "rerandomize_each_iteration")
-        given = self.attributes
-        return "seed_generator" in self.inputs and all(given.get(name, True) for name in again)
+        flags = ("reshuffle_each_iteration", "rerandomize_each_iteration")
+        attributes = self.attributes
+        return "seed_generator" in self.inputs and all(attributes.get(one, True) for one in flags)
 
 
 @dataclasses.dataclass
@@ -83,7 +83,7 @@ class _Cached:
 
 
 class _Recorder:
-    """Replaces the module pywrap_tfe for the functions that run dataset ops, and records these."""
+    """The module pywrap_tfe, but records the ops that make datasets."""
 
     def __init__(self, stock: Any) -> None:
         self._stock = stock
@@ -103,7 +103,7 @@ _DATASETS = ("Dataset", "DatasetV2", "DatasetV3", "DatasetV4")
 
 
 def noting(stock: Any) -> Any:
-    """The replacement of pywrap_tfe in the modules of dataset ops; records those of eager code."""
+    """Replaces pywrap_tfe in the modules of dataset ops; records the ops of eager code."""
     return _Recorder(stock)
 
 
@@ -114,8 +114,8 @@ class _Path(NamedTuple):
       times: how often the transformation is iterated.
       unsure: whether it may be iterated more or less often if the iterator is dropped early.
       elements: how many elements are requested; infinity: all; None: unknown.
-      cached: the cache that this fills; None if it fills none.
-      again: whether this repeats the cache's last pass.
+      cached: the cache that the elements fill; None if they fill none.
+      again: whether the cache's last pass is repeated.
     """
 
     times: int = 1
@@ -124,15 +124,13 @@ class _Path(NamedTuple):
     cached: _Cached | None = None
     again: bool = False
 
-    def combined_with(self, other: _Path | None) -> _Path:
+    def combined_with(self, other: _Path) -> _Path:
         """Combines two paths of an iterator to one transformation; the result fills no cache."""
-        if other is None:
-            return self
         return _Path(self.times + other.times, self.unsure or other.unsure)
 
     def to_input(self, made: _Made, name: str) -> _Path:
         """The path to the input `name` of the dataset that `made` describes."""
-        # Iterated after the input, or by the transformation's function.
+        # These are iterated after the input, or by the transformation's function.
         if name in ("another_dataset", "other_arguments"):
             return _Path(self.times, True, None)
         given, elements = made.inputs, self.elements
@@ -147,7 +145,7 @@ class _Path(NamedTuple):
         elif made.op == "ShuffleDatasetV3":
             buffered = int(given["buffer_size"])  # tf.data.UNKNOWN_CARDINALITY: all elements
             elements = elements + buffered if buffered > 0 else math.inf
-        elif elements < math.inf:  # by an op that is not known here
+        elif elements < math.inf:  # an op that is not known here
             elements = None
         return self._replace(elements=elements)
 
@@ -169,33 +167,35 @@ _ONE_BY_ONE = {
 }  # fmt: skip
 
 
-def _draws(variant: Any, path: _Path, found: dict[int, tuple[Any, _Path]]) -> None:
+def _collect_draws(variant: Any, path: _Path, found: dict[int, tuple[Any, _Path]]) -> None:
     """Adds `variant` and the datasets before it, if they draw seeds, to `found`, by identity."""
     made = getattr(variant, _MADE, None)
     if made is None or path.elements == 0:
         return
     if made.op.startswith("CacheDataset"):
-        for identity, (drawing, inner) in _filling(variant, made, path).items():
-            found[identity] = (
-                drawing,
-                inner.combined_with(found[identity][1] if identity in found else None),
-            )
+        for drawing, inner in _filling(variant, made, path).values():
+            _add(drawing, inner, found)
         return
     if made.draws:
-        before = found[id(variant)][1] if id(variant) in found else None
-        found[id(variant)] = variant, path.combined_with(before)
+        _add(variant, path, found)
     for name, value in made.inputs.items():
         for source in _tensors(value):
-            _draws(source, path.to_input(made, name), found)
+            _collect_draws(source, path.to_input(made, name), found)
+
+
+def _add(variant: Any, path: _Path, found: dict[int, tuple[Any, _Path]]) -> None:
+    if id(variant) in found:
+        path = path.combined_with(found[id(variant)][1])
+    found[id(variant)] = variant, path
 
 
 def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Path]]:
     """The datasets that draw seeds before an incomplete cache in memory; {} for other caches."""
-    found: dict[int, tuple[Any, _Path]] = {}
     resource = made.inputs.get("cache")
     if not hasattr(resource, _DELETER):
-        return found  # of compat.v1
-    _draws(made.inputs["input_dataset"], path._replace(times=1), found)
+        return {}  # of compat.v1
+    found: dict[int, tuple[Any, _Path]] = {}
+    _collect_draws(made.inputs["input_dataset"], path._replace(times=1), found)
     if not found or made.inputs["filename"].numpy():
         return {}
     origin = getattr(variant, _ORIGIN, variant)
@@ -204,8 +204,8 @@ def _filling(variant: Any, made: _Made, path: _Path) -> dict[int, tuple[Any, _Pa
     cached = getattr(origin, _CACHED, None) or _Cached()
     setattr(origin, _CACHED, cached)
     cached.made[id(resource)] = made
-    # The script's cache repeats the last pass if one of the caches is complete; a replacement does
-    # until the ranks agree on that (fix_pass).
+    # The script's cache repeats the last pass if one of the caches is complete; a replacement also
+    # until the ranks have agreed whether one is (fix_pass).
     again = bool(cached.drawn) and (cached.is_complete if origin is variant else cached.is_fixed)
     cached.is_fixed = cached.is_fixed or origin is not variant
     return {
@@ -298,7 +298,7 @@ def to_iterate(dataset: Any) -> Any:
     """The dataset to iterate in place of `dataset`. Call it once for each iterator that is created:
     it counts the seeds that the iterator will draw."""
     found: dict[int, tuple[Any, _Path]] = {}
-    _draws(dataset._variant_tensor, _Path(), found)
+    _collect_draws(dataset._variant_tensor, _Path(), found)
     replacements: dict[int, Any] = {}
     generators: dict[int, Any] = {}
     for identity, (variant, path) in found.items():
@@ -333,7 +333,7 @@ def _count_draws(origin: Any, path: _Path) -> int:
 
 
 def _generator(made: _Made, drawn: int) -> Any:
-    """A seed generator in the state of that of `made` after `drawn` seeds, and its deleter."""
+    """A seed generator, in the state that `made`'s has after `drawn` seeds, and its deleter."""
     seed, seed2 = made.inputs["seed"], made.inputs["seed2"]
     generator = tf.raw_ops.AnonymousSeedGenerator(seed=seed, seed2=seed2, reshuffle=True)
     _draw(seed, seed2, generator[0], drawn)
@@ -346,7 +346,7 @@ def _replaced(made: _Made, replacements: dict[int, Any]) -> _Made:
 
 
 def _draw(seed: Any, seed2: Any, generator: Any, times: int) -> None:
-    """Draws seeds by iterating a shuffle of one element; 5 us each."""
+    """Draws `times` seeds by iterating a shuffle of one element; 5 us each."""
     from tensorflow.python.data.ops import dataset_ops
 
     one = tf.data.Dataset.range(1)

@@ -1,6 +1,6 @@
 """Parallel maps that draw random numbers: each element gets a key for its draws.
 
-Such maps draw in any order, in one process, too. So nothing is lost if each element has a key: its
+Even in one process such maps draw in any order, so nothing is lost if each element has a key: its
 random numbers are then the same on every rank, rank 0 need not send it, and the map can be applied
 to a rank's own samples only (selection.py). Keys are the elements of a random dataset, which
 differ in each iteration (iterations.py).
@@ -35,14 +35,14 @@ def mapping(original: Any) -> Any:
         keyed = _keyed(dataset, made, function)
         if keyed is None:
             return made
-        again = original(*keyed, num_parallel_calls, *args, **kwargs)
-        return again if determinism.is_harmless(again._map_func) else made
+        with_keys = original(*keyed, num_parallel_calls, *args, **kwargs)
+        return with_keys if determinism.is_harmless(with_keys._map_func) else made
 
     return mapped
 
 
 def _keyed(dataset: Any, made: Any, function: Any) -> tuple[Any, Any] | None:
-    """(elements with keys, function that maps them); None if `made` does not draw by keys."""
+    """(elements with keys, function that maps them); None if keys are not needed or cannot help."""
     from tensorflow.python.autograph.core import ag_ctx
     from tensorflow.python.autograph.impl import api
 

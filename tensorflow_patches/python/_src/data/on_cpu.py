@@ -5,8 +5,6 @@ Grappler and the placer process each graph, which takes 2 ms. Two to five such f
 the cost of fit, evaluate or predict on small arrays. Functions that only count, slice and gather do
 not need this; an attribute declares them as single-device functions (FunctionMetadata::Create in
 tensorflow/core/data/captured_function.cc).
-
-Functions of the script are left alone.
 """
 
 from __future__ import annotations

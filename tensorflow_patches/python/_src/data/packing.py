@@ -2,8 +2,8 @@
 
 Layout: a block whose first byte is not END and whose second word is the total number of bytes. Then
 for each tensor an int64 vector [number of dimensions, their sizes..., number of bytes, for strings
-the length of each], and the bytes. Vectors and bytes begin at a multiple of BLOCK, so that slices
-of TensorFlow share memory. An Optional is sent as a string, TensorFlow's serialization of it.
+the length of each], and its bytes. Vectors and bytes begin at a multiple of BLOCK, so that
+TensorFlow's slices share memory. An Optional is sent as a string, TensorFlow's serialization of it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def pack(element: Any) -> Any:
         if part.dtype == tf.variant:
             part = tf.io.serialize_tensor(part)
         data, lengths = _bytes(part)
-        words = [[tf.rank(part, name="dimensions")], tf.shape(part), [tf.size(data)]]
+        words = [[tf.rank(part)], tf.shape(part), [tf.size(data)]]
         vector = tf.concat([tf.cast(word, tf.int64) for word in words] + [lengths], 0)
         header = tf.reshape(tf.bitcast(vector, tf.uint8), [-1])
         parts += [header, _filling(header), data, _filling(data)]

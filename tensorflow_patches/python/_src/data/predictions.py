@@ -5,7 +5,7 @@ outputs, strings, outputs that are not one per sample) are predicted again, whol
 
 Predictions belong to the rows that the script passed: if the ranks' rows differ, each rank predicts
 all of its own. Each rank also predicts all that a generator yields, because the script may later
-read what the generator recorded meanwhile.
+read what the generator has recorded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Prediction:
         self.expects_data = True  # its dataset does not exist yet
         # The number of samples of each batch, on all ranks; None: this rank predicts all samples.
         self.sizes: list[int] | None = None
-        # Of elements that could not be compared in advance: digests of the first n, by n.
+        # Digests of the first n elements, by n, if these could not be compared in advance.
         self.elements = [0]
         self.callback_reads_batches = False  # a callback on this rank may read a batch's outputs
 
@@ -168,7 +168,7 @@ def _reads_batches(call: inspect.BoundArguments) -> bool:
 
 
 def note_own_data(what: str = "") -> None:
-    """Rank 0 says once that data differ; all ranks find out at the same point."""
+    """Rank 0 says once that the ranks' data differ."""
     log.once(
         f"predict{', ' if what else ''}{what}: the ranks have different data, so each rank "
         "predicts all of its own. To share the work, give all ranks the same data",
@@ -192,13 +192,13 @@ def _gather(call: Prediction, outputs: Any) -> Any:
     mine = rows[group.rank]
     given = np.maximum(mine, np.minimum(sizes, 1))  # with stand-ins
     leaves = tf.nest.flatten(outputs)
-    kinds = [_kind(leaf, given.sum()) for leaf in leaves]
+    forms = [_row_form(leaf, given.sum()) for leaf in leaves]
     label = f"predict {call.number}"
-    everyone = control_plane.headers(label, [int(sizes.sum()), kinds, call.digest_of_used()])
+    everyone = control_plane.headers(label, [int(sizes.sum()), forms, call.digest_of_used()])
     if any(theirs[2] != everyone[0][2] for theirs in everyone):
         note_own_data()
         return None
-    if any(theirs[:2] != everyone[0][:2] for theirs in everyone) or None in kinds:
+    if any(theirs[:2] != everyone[0][:2] for theirs in everyone) or None in forms:
         log.once(
             "predict: outputs that are strings, or without a row for each sample, cannot be "
             "gathered from the ranks, so each rank predicts once more, now all of the data. That "
@@ -217,7 +217,7 @@ def _gather(call: Prediction, outputs: Any) -> Any:
     return tf.nest.pack_sequence_as(outputs, whole)
 
 
-def _kind(leaf: Any, rows: int) -> list[Any] | None:
+def _row_form(leaf: Any, rows: int) -> list[Any] | None:
     """Dtype and shape of one sample's output; None if it cannot be gathered."""
     if not isinstance(leaf, np.ndarray) or leaf.dtype.name not in collectives.DTYPES:
         return None

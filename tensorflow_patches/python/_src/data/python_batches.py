@@ -1,9 +1,9 @@
-"""Batches that Python code makes by index: each rank makes every size-th batch.
+"""Batches that Python code makes by index: each of N ranks makes every Nth batch.
 
 `data[i]` is batch i of a PyDataset of Keras 3, or of a Sequence of tf_keras. Rank r makes the
-batches at positions r, r + size, ... of an epoch, ahead of time. When a turn of `size` batches is
-needed, the ranks exchange them, and each has all of them; from there on they are treated as batches
-from rank 0 (feeds.py). Batches.why_not says what cannot be shared; see
+batches at positions r, r + N, ... of an epoch, ahead of time. When a turn of N batches is needed,
+the ranks exchange them, and each has all of them; from there on they are treated as batches from
+rank 0 (feeds.py). Batches.why_not says what cannot be shared; see
 docs/decisions/078-python-batches.md.
 """
 
@@ -37,12 +37,12 @@ from tensorflow.mpi._src.runtime import group, log
 _NOTHING, _BATCH = 0, 1
 _COMPARED = 1000  # elements of a list, at its beginning and at its end
 _ENDLESS = -1
-# Of attributes of classes and of global variables, only these are compared.
+# Of class attributes and global variables, only those of these types are compared.
 _STATE = (int, float, list, dict, set, np.ndarray, Iterator)
 
 
 class Watched:
-    """Wraps a PyDataset while Keras reads its first batches; records changes made by a batch."""
+    """Wraps the script's dataset while Keras reads its first batches; records what they change."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -62,7 +62,7 @@ class Watched:
         draws = own_rows.draws_made()
         batch = self.dataset[index]
         self.draws = own_rows.draws_made() - draws
-        # An object in place of None or nothing, such as an opened file, does not count. Lists are
+        # An object in place of None or nothing, such as an opened file, is no change. Lists are
         # compared, because a NaN equals itself in a list.
         self.changed = [
             name
@@ -85,7 +85,6 @@ class Batches:
     """Makes batches by the script's Python code, on this rank.
 
     Args:
-      dataset: batch i is dataset[i].
       watched: what was observed when it made some batches.
       standardize: converts what the script returns to what Keras expects.
       length: returns the number of batches; None for an infinite dataset.
@@ -154,8 +153,6 @@ class Batches:
         states = list(map(generators.state, generators.reached_from(self.dataset)))
         return zlib.crc32(repr(_numbers_in(self.dataset)).encode(), generators.digest(states))
 
-    # An iteration
-
     def begin(self) -> Any:
         """This rank's values for the start of an iteration: [digest]; on rank 0 [seed, length,
         *order, digest]."""
@@ -195,25 +192,25 @@ class Batches:
             positions = range(0)
         made = 0
         try:
-            indices = ((int(order[at]) if len(order) else at, seed + at) for at in positions)
-            for batch in self._make(indices):
+            jobs = ((int(order[at]) if len(order) else at, seed + at) for at in positions)
+            for batch in self._make(jobs):
                 yield True, self._standardize(batch)
                 made += 1
         except Exception:
             yield False, nothing
             raise
-        rest = range(made, -(-length // makers) + 1)  # one more turn, which may bring an error
+        rest = range(made, -(-length // makers) + 1)  # one more: it may bring the last turn's error
         for _ in rest if length != _ENDLESS else itertools.count():
             yield False, nothing
 
-    def _make(self, positions: Iterator[tuple[int, int]]) -> Iterator[Any]:
-        """Makes the batches of `positions`, each (index, seed), in this order."""
+    def _make(self, jobs: Iterator[tuple[int, int]]) -> Iterator[Any]:
+        """Makes the batch of each of `jobs`, (index, seed), in this order."""
         drawn = self._watched.drawn
         if not self._pooled:
-            for position in positions:
+            for job in jobs:
                 states = list(map(generators.state, drawn))
                 try:
-                    batch = _make_batch(self.dataset, drawn, *position)
+                    batch = _make_batch(self.dataset, drawn, *job)
                 finally:
                     for generator, state in zip(drawn, states):
                         generators.put(generator, state)
@@ -227,20 +224,18 @@ class Batches:
         try:
             waiting: collections.deque[Any] = collections.deque()
             while True:
-                for position in itertools.islice(positions, self._ahead - len(waiting)):
-                    waiting.append(pool.apply_async(make, position))
+                for job in itertools.islice(jobs, self._ahead - len(waiting)):
+                    waiting.append(pool.apply_async(make, job))
                 if not waiting:
                     return
                 batch = waiting.popleft().get()
                 if not waiting and not self._processes:
-                    # The worker threads have reseeded them; none draws any more.
+                    # The worker threads have reseeded the generators, and draw no more.
                     for generator, state in zip(drawn, states):
                         generators.put(generator, state)
                 yield batch
         finally:
             pool.terminate()
-
-    # As a dataset
 
     def as_dataset(self, spec: Any, label: str) -> Any:
         """A tf.data.Dataset of all batches, of `spec`; all ranks iterate it in lockstep."""
@@ -267,28 +262,27 @@ class Batches:
             return packed if self._pooled else packed.prefetch(1)
 
         def next_part(turn: Any, start: Any) -> tuple[Any, Any]:
-            what, end = packing.read_header(turn, start)
-            return end, (what, start)
+            word, end = packing.read_header(turn, start)
+            return end, (word, start)
 
         def checked(element: Any) -> Any:
             """A turn; raises the error of a rank, before any of the turn's batches is used."""
             name, mine = element
             turn, zero = streams.gather(mine, name), tf.constant(0, tf.int64)
-            _, (what, start) = tf.while_loop(
+            _, (word, start) = tf.while_loop(
                 lambda end, part: (part[0] <= _BATCH) & (end < tf.size(turn, tf.int64)),
                 lambda end, part: next_part(turn, end),
                 (zero, (zero, zero)),
             )
-            return failures.passed_or_raise(what > _BATCH, turn, start)
+            return failures.passed_or_raise(word > _BATCH, turn, start)
 
         def batches(turn: Any) -> Any:
-            positions = tf.data.Dataset.range(group.size)
-            found = positions.scan(
+            found = tf.data.Dataset.range(group.size).scan(
                 tf.constant(0, tf.int64), lambda start, _: next_part(turn, start)
             )
-            found = found.take_while(lambda what, start: what == _BATCH)
+            found = found.take_while(lambda word, start: word == _BATCH)
             return batch_shard.map_on_request(
-                found, lambda position: packing.unpack(spec, turn, position[1])
+                found, lambda part: packing.unpack(spec, turn, part[1])
             )
 
         self._starts = failures.Exchanges(f"{label} begins")
@@ -328,8 +322,9 @@ def _name(dataset: Any) -> str:
 _of_worker: tuple[Any, list[Any]] = (None, [])
 
 
-def _begin_worker(*given: Any) -> None:
-    globals()["_of_worker"] = given
+def _begin_worker(dataset: Any, drawn: list[Any]) -> None:
+    global _of_worker
+    _of_worker = dataset, drawn
 
 
 def _make_in_worker(index: int, seed: int) -> Any:
@@ -347,7 +342,7 @@ def _make_batch(dataset: Any, drawn: list[Any], index: int, seed: int) -> Any:
 def _snapshot(dataset: Any) -> dict[str, Any]:
     """State that may differ between batches, by description, to detect changes.
 
-    That is its attributes, those of its classes, and global variables that `__getitem__` names.
+    That is the dataset's attributes, its classes', and global variables that `__getitem__` names.
     """
     get = inspect.unwrap(type(dataset).__getitem__)
     code, scope = getattr(get, "__code__", None), getattr(get, "__globals__", {})
@@ -396,7 +391,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _numbers_in(owner: Any) -> list[Any]:
-    """Numbers in its attributes, which are the same on ranks with the same data."""
+    """Numbers in the owner's attributes, which are the same on ranks with the same data."""
     found: list[Any] = []
     for value in generators.values_in(owner):
         if isinstance(value, (bool, int, float, np.number)):

@@ -3,9 +3,9 @@
 A rank takes its part of each batch (batch_shard.py), so it needs to decode, resize or parse only
 those samples. The pipeline is rebuilt from the script's Dataset objects: from its end back to where
 elements are batched, and from there back over maps of pure functions and over transformations that
-do not look at elements, such as shuffle and repeat. The rebuilt pipeline leaves these maps out,
-selects this rank's undecoded elements of each batch, and applies the maps to them. Each rank gets
-the same samples as without the selection. See docs/decisions/076-selection.md.
+do not look at elements, such as shuffle and repeat. The rebuilt pipeline first selects this rank's
+undecoded elements of each batch, and then applies these maps to them. Each rank gets the same
+samples as without the selection. See docs/decisions/076-selection.md.
 
     source > shuffle > map decode > batch 64 > prefetch     becomes, on each of two ranks,
     source > shuffle > [32 of each 64] > map decode > batch 32 > prefetch
@@ -61,7 +61,6 @@ class Wall(NamedTuple):
     """A transformation that needs all samples, so that every rank does all the work before it.
 
     Attributes:
-      dataset: the transformation.
       why: the reason, for users; None if _described knows one, or if there is no work before it.
     """
 
@@ -88,7 +87,7 @@ def shard_batches(stream: streams.Stream, element: Callable[[Any, Any, Any, Any]
 
     def finished(tagged: Any) -> Any:
         tags, data = tagged
-        total = tf.reduce_sum(tags[:1])
+        total = tf.reduce_sum(tags[:1])  # 0 for an empty batch
         first, mine = batch_shard.own_part(total)
         return element(data, mine, total, first)
 
@@ -319,7 +318,7 @@ def _cached_rows(cache: Any, found: Found) -> Any:
 def _delayed_cache(cache: Any, found: Found) -> Delayed:
     """The undecoded samples with indices, and a step that keeps what it has decoded in a table.
 
-    A rank's rows cannot be cached: a shuffle after the cache gives a rank other samples each epoch.
+    A rank's rows cannot be cached, because a shuffle after the cache gives it others in each epoch.
     """
     delayed = _replacement_of(cache, found, _numbered)
     if delayed is None:
@@ -336,7 +335,7 @@ def _numbered(cache: Any, found: Found) -> Delayed | None:
     maps = [step for step in steps if step.function is not None]
     if not maps:
         return None
-    if not transformations.is_of_tensors(source):
+    if not transformations.is_of_tensors(source):  # slicing tensors again is cheaper
         source = transformations.rebuild_cache(cache, source)
     in_parallel = [step for step in maps if hasattr(step.dataset, "_num_parallel_calls")]
     divided = tuple(one for step in steps for one in step.divided)
@@ -415,23 +414,17 @@ def _apply_step(step: Step, element: Any) -> Any:
 
 
 def _mapped(tagged: Any, step: Step) -> Any:
-    def run_on_rows(tags: Any, element: Any) -> Any:
+    @tf.autograph.experimental.do_not_convert
+    def function(tags: Any, element: Any) -> Any:
         made = _apply_step(step, element)
         if tags.shape.rank:  # a batch with the same number of rows
             for leaf in tf.nest.flatten(made):
                 if leaf.shape.rank and tags.shape[0] is not None:
                     leaf.set_shape([tags.shape[0], *leaf.shape[1:]])
-        return made
-
-    @tf.autograph.experimental.do_not_convert
-    def function(tag: Any, element: Any) -> Any:
-        return tag, run_on_rows(tag, element)
+        return tags, made
 
     function._tf_mpi_own = True  # see keyed_maps.py
     return transformations.rebuild_map(step.dataset, tagged, function)
-
-
-# Messages.
 
 
 def _report_walls(dataset: Any, found: Found) -> None:

@@ -3,8 +3,8 @@
 - If the ranks' pipelines would give different batches (unseeded shuffles, random augmentation,
   Python generators), all ranks get those of rank 0's dataset. Other ranks iterate their own only
   if that may have side effects, as in a generator.
-- If each rank has its own batches (the script divides the data, or a batch per rank), the ranks
-  exchange their numbers of samples before each batch.
+- If each rank has its own batches (the script divides the data, or each rank takes whole batches),
+  the ranks exchange their numbers of samples before each batch.
 
 An exchange takes place when its batch is requested; only its input is read ahead.
 """
@@ -38,7 +38,6 @@ class Stream(NamedTuple):
     """The batches of a rank; after `same_everywhere` they are the same on all ranks.
 
     Attributes:
-      dataset: a tf.data.Dataset.
       length: "endless", a number of batches, or None if unknown.
       sizes: the possible numbers of samples of a batch, sorted; None if unknown.
       exchanged: whether the ranks exchange them (rank 0's, or each rank's in turn), so that all
@@ -107,7 +106,6 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
     """Makes one stream for all ranks from the ranks' streams. Collective.
 
     Args:
-      stream: this rank's.
       label: the name of the exchange.
       what: the name of the data in messages.
       arrays: whether it is made from arrays, in an order that is the same on all ranks.
@@ -128,7 +126,7 @@ def same_everywhere(stream: Stream, label: str, what: str, arrays: bool = False)
     length, sizes = amounts[0]
     dataset = _from_rank_0(stream.dataset, label, what, headers[0].spec)
     # As in one process, feeds.py reads only one batch ahead from a generator: code that continues
-    # the generator later does not get what was read ahead.
+    # the generator later misses what was read ahead.
     has_effects = stream.has_effects or determinism.has_effects(stream.dataset)
     return Stream(dataset, length, sizes, exchanged=True, has_effects=has_effects)
 
@@ -157,7 +155,7 @@ def _warn_of_ordered_draws(what: str, dataset: Any) -> None:
 
 
 def drawing_map(dataset: Any) -> str | None:
-    """The map whose draws, and not Python code, make rank 0 send its samples; None without one."""
+    """The name of the map whose draws, and not Python code, make rank 0 send samples, if any."""
     made_by_python = determinism.is_made_by_python(dataset)
     return None if made_by_python else determinism.draws_in_order(dataset)
 

@@ -1,6 +1,6 @@
 """TensorFlow's dataset classes, of TensorFlow 2.16 to 2.22.
 
-No other module tests for these classes, or constructs one of them.
+No other module tests for these classes or constructs them, except _VariantDataset (iterations.py).
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from tensorflow.mpi._src.data import iterations
 
 _PACKAGE = "tensorflow.python.data."
 _OPS, _EXPERIMENTAL = f"{_PACKAGE}ops.", f"{_PACKAGE}experimental.ops."
+_BATCH = {f"{_OPS}batch_op": ("_BatchDataset", "_ParallelBatchDataset")}
+_PADDED_BATCH = {f"{_OPS}padded_batch_op": ("_PaddedBatchDataset",)}
 _MAKE_BATCHES = {
-    f"{_OPS}batch_op": ("_BatchDataset", "_ParallelBatchDataset"),
-    f"{_OPS}padded_batch_op": ("_PaddedBatchDataset",),
+    **_BATCH,
+    **_PADDED_BATCH,
     f"{_OPS}rebatch_op": ("_RebatchDataset",),
     f"{_OPS}sparse_batch_op": ("_DenseToSparseBatchDataset",),
     f"{_EXPERIMENTAL}batching": ("_DenseToSparseBatchDataset", "_MapAndBatchDataset"),
@@ -32,8 +34,6 @@ _TAKE_APART = {
 _PREFETCH = {f"{_OPS}prefetch_op": ("_PrefetchDataset",)}
 _GENERATOR = {f"{_OPS}from_generator_op": ("_GeneratorDataset",)}
 _MAP = {f"{_OPS}map_op": ("_MapDataset", "_ParallelMapDataset")}
-_BATCH = {f"{_OPS}batch_op": ("_BatchDataset", "_ParallelBatchDataset")}
-_PADDED_BATCH = {f"{_OPS}padded_batch_op": ("_PaddedBatchDataset",)}
 _ZIP = {f"{_OPS}zip_op": ("_ZipDataset",)}
 _SHUFFLE = {f"{_OPS}shuffle_op": ("_ShuffleDataset",)}
 _OPTIONS = {f"{_OPS}dataset_ops": ("_OptionsDataset",)}
@@ -47,11 +47,8 @@ _TENSORS = {
     f"{_OPS}range_op": ("_RangeDataset",),
 }
 _SHUFFLE_FIELDS = ("_buffer_size", "_seed", "_seed2", "_reshuffle_each_iteration", "_name")
-
-_SCAN_FIELDS = (
-    *("_initial_state", "_state_structure", "_scan_func", "_output_classes"),
-    *("_element_spec", "_name"),
-)
+_SCAN_FIELDS = ("_initial_state", "_state_structure", "_scan_func", "_output_classes",
+                "_element_spec", "_name")  # fmt: skip
 
 
 def _is(dataset: Any, classes: Mapping[str, tuple[str, ...]]) -> bool:

@@ -58,7 +58,7 @@ def _is_of_keras(callback: Any) -> bool:
 
 
 def has_own(callback: Any, names: tuple[str, ...]) -> bool:
-    """Whether it, or its class, overrides one of the empty methods `names`."""
+    """Whether a callback, or its class, overrides one of Callback's empty methods `names`."""
     kind = type(callback)
     return any(hook in vars(callback) for hook in names) or any(
         getattr(kind, hook, None) is not getattr(base, hook, None)
@@ -93,12 +93,12 @@ def is_tf_keras(model: Any) -> bool:
 
 
 def has_summed_states(metric: Any) -> bool:
-    """Whether a metric's class is Keras's; tf.distribute sums the states of all of these, too."""
+    """Whether a metric's class is Keras's; tf.distribute, too, sums the states of these metrics."""
     return type(metric).__module__.startswith(("keras.src.metrics.", "tf_keras.src.metrics."))
 
 
 def describe_code(code: types.CodeType, plain: Callable[[Any], str]) -> list[Any]:
-    """The parts of a function's code that ranks compare; nothing else reads code of functions."""
+    """The parts of a function's code that ranks compare."""
     constants = [
         describe_code(one, plain) if isinstance(one, types.CodeType) else plain(one)
         for one in code.co_consts

@@ -27,7 +27,6 @@ class WholeLogs(dict[str, Any]):
     """A dict with this rank's values until one is read, then with those of all ranks.
 
     Args:
-      values: this rank's.
       ask: called at the first read; returns the values of all ranks, with the same keys.
     """
 
@@ -92,7 +91,6 @@ class Batches:
     """The batches of one fit or evaluation whose logs a callback of some rank may read.
 
     Args:
-      model: the model that is trained or evaluated.
       kind: "train_step" or "test_step".
       label: the name of the exchanges.
     """
@@ -138,7 +136,8 @@ class Batches:
         return self._whole
 
     def _meet(self, *, asks: bool, stops: bool = False) -> tuple[bool, bool]:
-        """Whether a rank stops training, and whether one requests the logs: then exchanges them."""
+        """Returns whether a rank stops training, and whether one requests the logs. If one does,
+        exchanges them."""
         flags = np.array([stops, asks, self._looked], np.int32)
         met = collectives.run("allreduce", flags, f"{self._label}: stop?", op="max")
         any_stops, any_asks, self._at_once = map(bool, met)

@@ -2,7 +2,7 @@
 
 For each channel the ranks add up the count of numbers, their sum and the sum of their squares, in
 one operation per layer; the backward pass takes one more. So uneven parts, masks and ranks without
-samples need no special case, and a step equals one process's (docs/decisions/073).
+samples need no special case, and a step equals one process's (docs/decisions/073-batch-norm.md).
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def combine(own: Moments, label: str) -> Moments:
     """
     weight, count = scope.current_weight(), own.count
     same_scope = scope.capture_scope()
-    # As a weight: a rank without numbers contributes zeros, even if it has NaN.
+    # The weight of this rank: without numbers it contributes zeros, even if it has NaN.
     has_numbers = tf.cast(tf.reduce_any(count > 0), tf.float32)
 
     @tf.custom_gradient
@@ -187,7 +187,7 @@ def combine(own: Moments, label: str) -> Moments:
 
     @tf.custom_gradient
     def back(mean: Any, square: Any, all_counts: Any) -> Any:
-        """The gradient of this rank's moments, which is later averaged with the rank's weight."""
+        """The gradient of this rank's moments, divided by the weight with which it is averaged."""
         with same_scope():
             found = averaging.average_of_upstream(
                 [mean, square], ["sum", "squares"], f"{label} gradient", weight

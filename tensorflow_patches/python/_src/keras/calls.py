@@ -26,7 +26,7 @@ class Call:
         self.model = model
         self.spec: Any = None  # the spec of the batches that it iterates
         self.label = ""  # the name of the exchange at its beginning
-        self.unbuilt = False  # whether the model had no variables then
+        self.unbuilt = False  # whether the model had no variables at its beginning
 
 
 class _Calls(threading.local):
@@ -97,9 +97,9 @@ def _tell(call: Call, error: Exception) -> None:
     """Tells the other ranks of an error that this rank's part of the data has raised.
 
     If ranks exchange something for each batch, they know already (failures.py). Otherwise they wait
-    for this rank's gradients, now or soon. So this rank starts an exchange that they do not take
-    part in: that is detected as a deadlock, and their wait ends with a message that names the
-    error. If all ranks have the same error, all take part, and the exchange completes.
+    for this rank's gradients, now or soon. So this rank starts an exchange without them, which is
+    detected as a deadlock: their wait ends with a message that names the error. If all ranks have
+    the same error, all take part, and the exchange completes.
     """
     if call.spec is None or group.size == 1 or "IteratorGetNext" not in str(error):
         return

@@ -1,7 +1,6 @@
 """Keras 3 on ranks: each trains, evaluates and predicts on its part of the data (data/feeds.py).
 
-TFEpochIterator turns every kind of input into a tf.data.Dataset, which is divided there. The steps
-that Keras makes from train_step and test_step are wrapped where it makes them.
+TFEpochIterator turns every kind of input into a tf.data.Dataset, which is divided there.
 """
 
 from __future__ import annotations
@@ -95,19 +94,19 @@ def _take_shard(iterator: Any) -> None:
     dataset, adapter = iterator._distributed_dataset, iterator.data_adapter
     if not isinstance(dataset, tf.data.Dataset):
         return  # distributed by a strategy whose __init__ strategies.py has not replaced
-    kind, num_batches, made = type(adapter).__name__, adapter.num_batches, _made(adapter)
+    num_batches, batches = adapter.num_batches, _python_batches(adapter)
     feed = feeds.shard_of(
         feeds.Given(
             dataset,
-            kind.replace("Adapter", ""),
+            type(adapter).__name__.replace("Adapter", ""),
             num_batches,
             _array_sizes(adapter),
             once=isinstance(adapter, generator),
             step=_step(dataset.element_spec),
-            python_batches=made,
+            python_batches=batches,
         )
     )
-    if made is not None and made.shared:
+    if batches is not None and batches.shared:
         adapter.enqueuer = None  # its workers would make all batches
     iterator._distributed_dataset = dataset_shard.without_sharding(feed.dataset)
     if feed.num_batches != num_batches:
@@ -134,8 +133,8 @@ def watching(get: Any) -> Any:
     return get_tf_dataset
 
 
-def _made(adapter: Any) -> python_batches.Batches | None:
-    """The maker of a PyDataset's batches, in place of Keras's workers; None for other data."""
+def _python_batches(adapter: Any) -> python_batches.Batches | None:
+    """Makes a PyDataset's batches in place of Keras's workers; None for other data."""
     watched = getattr(adapter, "_tf_mpi_watched", None)
     if watched is None:
         return None
@@ -166,7 +165,7 @@ class _Numbers:
 def _order(adapter: Any, length: int) -> list[int]:
     """The order of the next epoch, from the generator that Keras would read.
 
-    It shuffles by Python's random, and since 3.16 by the number of the epoch.
+    It shuffles by Python's random, and since Keras 3.16 by the number of the epoch.
     """
     numbers = copy.copy(adapter)
     numbers.py_dataset = _Numbers(length)
@@ -189,7 +188,7 @@ def made_on_part(make: Any) -> Any:
 
     def make_function(self: Any, step_function: Any, *args: Any, **kwargs: Any) -> Any:
         kind = "test_step" if step_function == self.test_step else "train_step"
-        # feeds.wrap_steps has wrapped the method, too: inside this wrapper, that one does nothing.
+        # feeds.wrap_steps has wrapped the method, too; inside this wrapper, its own does nothing.
         return make(self, feeds.step_on_shard(self, kind, step_function), *args, **kwargs)
 
     return make_function
@@ -199,11 +198,10 @@ def built_on_part(build: Any) -> Any:
     """Wraps the trainer's _maybe_symbolic_build: builds for this rank's part of a batch."""
 
     def maybe_build(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
-        if iterator is None:
-            return build(self, iterator=iterator, data_batch=data_batch)
-        feeds.wrap_steps(self)  # fit or evaluate has just created it
-        _build_states(self, getattr(iterator._distributed_dataset, "element_spec", None))
-        if self._distribute_strategy is None:
+        if iterator is not None:
+            feeds.wrap_steps(self)  # fit or evaluate has just created the iterator
+            _build_states(self, getattr(iterator._distributed_dataset, "element_spec", None))
+        if iterator is None or self._distribute_strategy is None:
             return build(self, iterator=iterator, data_batch=data_batch)
         # Keras would build the model from the first batch, which is a shard here. The batch is read
         # anyway, because in one process that advances a shuffle to its next order.

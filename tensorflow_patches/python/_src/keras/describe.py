@@ -25,7 +25,7 @@ Line = tuple[str, str, str]
 
 _LONG = 100  # the longest value that is shown whole
 _DEEPEST = 12
-_ATTRIBUTE = "attribute"  # the key of attributes that may differ by rank in a class of the script
+_ATTRIBUTE = "attribute"  # in keys: an attribute of a class of the script, which may differ by rank
 # Descriptions made when a function is first seen: later its closure may hold a rank's own records.
 _functions: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 # Left out of configurations: names, and values that do not matter once weights are rank 0's.
@@ -93,12 +93,12 @@ def _of_callable(function: Any, depth: int) -> str:
 
 
 def _of_function(inner: Any, code: types.CodeType, depth: int) -> list[Any]:
-    """Its code, defaults, and closure."""
+    """A function's code, defaults and closure."""
     held = [
         adapters.describe_code(code, plain),
         plain(getattr(inner, "__defaults__", None), depth + 1),
+        plain(getattr(inner, "__kwdefaults__", None), depth + 1),
     ]
-    held.append(plain(getattr(inner, "__kwdefaults__", None), depth + 1))
     for cell in getattr(inner, "__closure__", None) or ():
         try:
             value = cell.cell_contents
@@ -134,9 +134,6 @@ def _lines(key: str, called: str, value: Any) -> Iterator[Line]:
     for name in sorted(value, key=str):
         if not _is_excluded(str(name), value[name]):
             yield f"{key} {name}", f"{name} of {called}", plain(value[name])
-
-
-# Models
 
 
 def of_model(model: Any) -> list[Line]:
@@ -219,12 +216,12 @@ def _edges(key: str, called: str, model: Any) -> Iterator[Line]:
 
 def _held(key: str, called: str, layer: Any) -> Iterator[Line]:
     """A layer's arrays and tables, as from adapt(); for classes of the script also numbers."""
-    own = not adapters.is_keras_layer(layer)
-    kind = _ATTRIBUTE if own else "state"
+    of_script = not adapters.is_keras_layer(layer)
+    kind = _ATTRIBUTE if of_script else "state"
     for name, value in sorted(vars(layer).items()):
         if name == "lookup_table" and hasattr(value, "resource_handle"):
             yield f"{key} state {name}", f"vocabulary of {called}", _table(value)
-        elif _array(value) is not None or own and type(value) in (bool, float, int):
+        elif _array(value) is not None or of_script and type(value) in (bool, float, int):
             if not name.startswith(("_tf_mpi", "_self_", "_obj_")) and name != "trainable":
                 yield f"{key} {kind} {name}", f"{name} of {called}", plain(value)
 
@@ -232,7 +229,7 @@ def _held(key: str, called: str, layer: Any) -> Iterator[Line]:
 def identity(layer: Any) -> list[Any]:
     """A cheap value that changes if a layer may need a new description.
 
-    It contains tables and tensors themselves: the address of one that is freed may be used again.
+    It holds the tables and tensors themselves, because the address of a freed one may be reused.
     """
     found: list[Any] = [id(layer), bool(getattr(layer, "trainable", True))]
     for name, value in vars(layer).items():
@@ -254,9 +251,6 @@ def _table(table: Any) -> str:
 def is_attribute(key: str) -> bool:
     """Whether a line is an attribute of a script's class, which may legitimately differ."""
     return f" {_ATTRIBUTE} " in key
-
-
-# Training
 
 
 def of_training(model: Any) -> list[Line]:

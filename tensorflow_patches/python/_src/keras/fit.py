@@ -9,8 +9,8 @@
   evaluated.
 - It is an error if the first step of a fit trains without averaging anything.
 
-For Keras 3, and for tf_keras (tf_keras/training.py). The functions run on the thread that calls
-fit, at points that all ranks pass.
+The functions serve Keras 3 and tf_keras. They run on the thread that calls fit, at points that all
+ranks pass.
 """
 
 from __future__ import annotations
@@ -183,16 +183,16 @@ def _check_averaged(fit: _Fit, model: Any) -> None:
 
     Not for a script that may average by itself.
     """
-    moments = any(hasattr(layer, "_tf_mpi_synchronized") for layer in states.batch_norms(model))
+    has_moments = any(hasattr(layer, "_tf_mpi_synchronized") for layer in states.batch_norms(model))
     if (
         not hooks.active
         or collectives.combined_by_script
-        or (_averaged_gradients() > fit.gradients and not moments)
+        or (_averaged_gradients() > fit.gradients and not has_moments)
         or not model.trainable_weights
     ):
         return
     weights = _trainable_digests(model)
-    if moments:  # the count may come from batch-norm moments, so compare weights instead
+    if has_moments:  # the count may come from batch-norm moments, so compare weights instead
         everyone = control_plane.headers(f"{fit.name}: weights after a step", weights)
         if all(theirs == weights for theirs in everyone):
             return
@@ -263,7 +263,7 @@ def call_ends(callbacks: Any) -> None:
 
 
 def compiling_nothing(supports_jit: Any) -> Any:
-    """Before TensorFlow 2.20, makes jit_compile="auto" False: compiled steps are not averaged."""
+    """Makes jit_compile="auto" False, for a TensorFlow that cannot average in compiled steps."""
     return lambda model: False
 
 
@@ -327,10 +327,10 @@ def _is_float(variable: Any) -> bool:
 
 def _check_numbers(variable: Any, parts: list[Any], label: str) -> None:
     """NaN on every rank matches one process; NaN on some ranks is an error."""
-    faulty = [np.isnan(part.astype(np.float64)) for part in parts]
-    for rank, places in enumerate(faulty[1:], start=1):
-        if (places != faulty[0]).any():
-            theirs = rank if (places & ~faulty[0]).any() else 0
+    nans = [np.isnan(part.astype(np.float64)) for part in parts]
+    for rank, places in enumerate(nans[1:], start=1):
+        if (places != nans[0]).any():
+            theirs = rank if (places & ~nans[0]).any() else 0
             raise RuntimeError(
                 f"{label}: weight '{variable.name}' is NaN on rank {theirs} where it is a number "
                 f"on rank {0 if theirs else rank}: something changed it on one rank only, "
@@ -343,10 +343,10 @@ def _check_numbers(variable: Any, parts: list[Any], label: str) -> None:
 def _check_rounding(variable: Any, parts: list[Any], label: str) -> None:
     first = parts[0].astype(np.float64)
     for rank, part in enumerate(parts[1:], start=1):
-        ours = part.astype(np.float64)
-        same = (ours == first) | np.isnan(first)  # NaN is in the same places in both
+        other = part.astype(np.float64)
+        same = (other == first) | np.isnan(first)  # NaN is in the same places in both
         with np.errstate(invalid="ignore"):
-            distance = np.where(same, 0, np.abs(ours - first) / np.maximum(1, np.abs(first)))
+            distance = np.where(same, 0, np.abs(other - first) / np.maximum(1, np.abs(first)))
         if not np.max(distance, initial=0) <= 1e-3:
             raise RuntimeError(
                 f"{label}: weight '{variable.name}' differs between ranks 0 and {rank} by up to "

@@ -41,11 +41,8 @@ def sum_metrics(model: Any, kind: str, label: str) -> None:
 
 
 def sum_states(states: States, label: str) -> None:
-    """As sum_metrics, for metrics without a model: variables with their `how` of _over_ranks."""
-    found: dict[int, tuple[Any, str]] = {}
-    for variable, how in states:
-        found.setdefault(id(variable), (variable, how))
-    _assign(_over_ranks([pair for pair in found.values() if _has_numbers(pair[0])], label))
+    """As sum_metrics, for metrics without a model; `states`: see states_of."""
+    _assign(_over_ranks(_distinct(states), label))
 
 
 def _assign(totals: list[tuple[Any, Any]]) -> None:
@@ -70,7 +67,7 @@ def _summed_metrics(states: States, values: list[Any], label: str) -> Iterator[N
 
 def states_of(model: Any, kind: str) -> States:
     """The metrics' variables, and how to combine those of the ranks: see _over_ranks."""
-    found: dict[int, tuple[Any, str]] = {}
+    found: States = []
     current = plan.current(model, kind)
     is_whole = current is not None and current.is_whole
     whole = {id(variable) for variable in current.whole_states} if current is not None else set()
@@ -78,8 +75,17 @@ def states_of(model: Any, kind: str) -> States:
         for variable in metric.variables:
             is_same = is_whole or id(unwrap.tf_variable(variable)) in whole
             how = str(getattr(variable, "aggregation", "sum")).rpartition(".")[2].lower()
-            found.setdefault(id(variable), (variable, "same" if is_same else how))
-    return [pair for pair in found.values() if _has_numbers(pair[0])]
+            found.append((variable, "same" if is_same else how))
+    return _distinct(found)
+
+
+def _distinct(states: States) -> States:
+    """Each variable of `states` once, if NumPy can represent its value."""
+    found: dict[int, tuple[Any, str]] = {}
+    for variable, how in states:
+        if unwrap.tf_variable(variable).dtype.is_numpy_compatible:
+            found.setdefault(id(variable), (variable, how))
+    return list(found.values())
 
 
 def values_of(states: States) -> list[Any]:
@@ -88,7 +94,7 @@ def values_of(states: States) -> list[Any]:
     Later changes of the variables do not affect them.
     """
     plain = [unwrap.tf_variable(variable) for variable, _ in states]
-    # Runs after each batch, and takes a tenth of the time of read_value.
+    # This runs after each batch, and takes a tenth of read_value's time.
     return [
         (
             tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype),
@@ -96,10 +102,6 @@ def values_of(states: States) -> list[Any]:
         )
         for variable in plain
     ]
-
-
-def _has_numbers(variable: Any) -> bool:
-    return bool(unwrap.tf_variable(variable).dtype.is_numpy_compatible)
 
 
 def _over_ranks(
@@ -223,9 +225,10 @@ def exchange_batch_logs(
     # sources of values computed from whole batches are not recorded.
     others = any(source.metric is None for source in results.sources_of(model, kind).values())
     with _summed_metrics(states, values, f"{label} metrics"):
-        known = model.get_metrics_result()  # not what fit.over_ranks wraps: these are sums already
-        if set(known) == set(logs) and not others and not (current and current.is_whole):
-            return {name: _number(known[name]) for name in logs}
+        # Not by the method that fit.over_ranks wraps: the states are sums already.
+        result = model.get_metrics_result()
+        if set(result) == set(logs) and not others and not (current and current.is_whole):
+            return {name: _number(result[name]) for name in logs}
         whole: dict[str, Any] = combine_step_logs(model, kind, logs, f"{label} logs")
         return whole
 

@@ -7,7 +7,7 @@ that never runs, decides which. For a loop in a tf.function this happens in its 
 loop. So a read after the loop, on one rank or on all, returns one process's value.
 
 All ranks reach the end of a divided dataset after the same number of batches. Parts from files
-(tf.mpi.data) may differ by one; a loop that trains on them must see to it (docs/readers.md).
+(tf.mpi.data) may differ by one; a loop that trains on them must handle that (docs/readers.md).
 
 A read before the end, or a metric with other state, sees this rank's part only; a line says so.
 
@@ -65,7 +65,7 @@ class _Noted:
     of_whole: bool
 
     def digests(self) -> list[int]:
-        """Of the states that may be the same on all ranks already."""
+        """Digests of the states that may be the same on all ranks already."""
         states = (self.states or ()) if self.of_whole else ()
         return [control_plane.digest(unwrap.value(variable)) for variable, _ in states]
 
@@ -223,8 +223,8 @@ def _reads_whole() -> bool:
 
 
 def at_end(original: Any) -> Any:
-    """Wraps OwnedIterator.__next__: in eager code the end of a part is collective, once a loop has
-    updated a metric, which must be so on all ranks."""
+    """Wraps OwnedIterator.__next__: in eager code the end of a part is collective once a loop has
+    updated a metric, which all ranks must do, or none."""
 
     def following(self: Any) -> Any:
         try:

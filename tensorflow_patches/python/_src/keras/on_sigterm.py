@@ -21,7 +21,7 @@ from tensorflow.mpi._src.presence import watch
 from tensorflow.mpi._src.runtime import group, log
 
 _received = False  # whether this rank has received SIGTERM
-# Of fits, one of which may be inside another, in which the ranks will synchronize once more.
+# CallbackLists of the fits in progress (they may be nested) that will check for SIGTERM again.
 _meeting: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -99,13 +99,13 @@ def _save(model: Any) -> bool:
     """Saves the model, and says so; returns whether it could."""
     folder = config.get("TF_MPI_SAVE_ON_SIGTERM")
     # In tf_keras only TensorFlow's format, with several files, contains the optimizer.
-    older = adapters.is_tf_keras(model)
-    path = os.path.join(folder, "model" if older else "model.weights.h5")
+    is_tf_keras = adapters.is_tf_keras(model)
+    path = os.path.join(folder, "model" if is_tf_keras else "model.weights.h5")
     try:
         os.makedirs(folder, exist_ok=True)
-        if older:
+        if is_tf_keras:
             model.save_weights(path)
-        else:  # if the job is killed meanwhile, the former file is intact
+        else:  # if the job is killed while saving, the previous file is intact
             model.save_weights(new := os.path.join(folder, "new.weights.h5"))
             os.replace(new, path)
     except Exception as error:

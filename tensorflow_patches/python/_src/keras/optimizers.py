@@ -31,12 +31,11 @@ _inside = threading.local()  # .on: whether an update is under way on this threa
 
 
 def is_updating() -> bool:
-    """Whether an optimizer's update is under way on this thread."""
     return getattr(_inside, "on", False)
 
 
-# Packages and modules whose own optimizers make the same update whether or not duplicate rows of a
-# sparse gradient were summed first, unless they clip (tf_keras's sum the rows after clipping).
+# Modules and packages whose optimizers make the same update if duplicate rows of a sparse gradient
+# are summed first, unless they clip: tf_keras's sum the rows after clipping.
 _SUM_ROWS = ("keras.src.optimizers.sgd",)
 _TF_KERAS_SUM_ROWS = ("tf_keras.src.optimizers.", "tensorflow.python.keras.optimizer_v2.")
 
@@ -176,8 +175,8 @@ def _replica() -> int | None:
     if replica is None or replica.num_replicas_in_sync == 1:
         return None
     number = replica.replica_id_in_sync_group
-    known = number if isinstance(number, int) else tf.get_static_value(number)
-    return None if known is None else int(known)
+    static = number if isinstance(number, int) else tf.get_static_value(number)
+    return None if static is None else int(static)
 
 
 def _averages(
@@ -195,7 +194,7 @@ def _averages(
     no_variable = any(isinstance(variable, tf.Tensor) for variable in variables)
     if len(grads) != len(variables) or no_variable:
         return grads  # the optimizer raises an error for it
-    names = [_path(variables[i]) for i in present]
+    names = {i: _path(variables[i]) for i in present}
     averaged = list(grads)
     done = dict.fromkeys(present, False)
     for i in present:
@@ -204,17 +203,17 @@ def _averages(
         averaged[i], done[i] = script_gradients.resolve(averaged[i])
         if not done[i]:
             averaged[i] = averaging.with_dense_shape_of(averaged[i], variables[i])
-    label = _label(optimizer, names, [averaged[i] for i in present])
+    label = _label(optimizer, list(names.values()), [averaged[i] for i in present])
     _synchronize(optimizer, [variables[i] for i in present])
-    new = [place for place, i in enumerate(present) if not done[i]]
+    new = [i for i in present if not done[i]]
     averages = averaging.average_all(
-        [averaged[present[place]] for place in new],
-        [names[place] for place in new],
+        [averaged[i] for i in new],
+        [names[i] for i in new],
         label,
         every_row=not adapters.sums_rows(optimizer, sum_rows),
     )
-    for place, value in zip(new, averages, strict=True):
-        averaged[present[place]] = value
+    for i, value in zip(new, averages, strict=True):
+        averaged[i] = value
     return averaged
 
 

@@ -31,7 +31,7 @@ def wrap(kind: str) -> Callable[[Any], Any]:
 
     def make(original: Any) -> Any:
         def compared(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if calls.innermost() is None:  # fit evaluates, too
+            if calls.innermost() is None:  # not inside another call, as fit's own evaluation is
                 arguments = describe.of_call(kind, original, (self, *args), kwargs)
                 presence.begin(calls.called(kind, self))
                 try:
@@ -53,7 +53,7 @@ def _compare(kind: str, model: Any, arguments: list[describe.Line]) -> None:
     label = f"program {next(_numbers)}: {kind}"
     mine = [_digest(lines), _digest(_without_rate(lines)), bool(initial_broadcast.changed())]
     everyone = control_plane.headers(label, mine)
-    # After a restore (1: the digest without the rate) the rate becomes rank 0's, with the counters.
+    # After a restore the rate, too, becomes rank 0's: compare the digests without it, theirs[1].
     restored = any(theirs[2] for theirs in everyone)
     if all(theirs[restored] == everyone[0][restored] for theirs in everyone):
         return

@@ -1,1 +1,1 @@
-"""File readers that read only this rank's part."""
+"""Readers of files: this rank's part of text and arrays, image data sets whole."""

@@ -1,4 +1,4 @@
-"""A rank's rows: contiguous, the same number for each rank; the first ranks may have one more."""
+"""A rank's rows: contiguous, and as many on each rank, but the first ranks may have one more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensorflow.mpi._src.runtime import group
 
 
 def part(total: int) -> tuple[int, int]:
-    """(first, after the last) of this rank's part of `total` rows."""
+    """(the first row, the row after the last) of this rank's part of `total` rows."""
     rank, size = group.group_rank, group.group_size
     each, more = divmod(total, size)
     return rank * each + min(rank, more), (rank + 1) * each + min(rank + 1, more)

@@ -2,13 +2,14 @@
 
 The file is divided into blocks. Each rank counts the lines of its blocks, the ranks exchange the
 counts, and each reads the blocks that contain its rows. So the ranks' numbers of rows differ by at
-most one, and together they read the file about twice, however many they are.
+most one, and together, whatever their number, they read the file about twice.
 """
 
 from __future__ import annotations
 
 import bisect
 import io
+import itertools
 import os
 from typing import Any, NamedTuple
 
@@ -44,16 +45,12 @@ def read(path: str, delimiter: str = ",", header: bool = False) -> Rows:
         block = min(max(each, _MIN_BLOCK), _MAX_BLOCK)
         blocks = -(-size // block)
         lines = _count(file, begin, size, block, parts.part(blocks))
-        everyone = [
-            int(n) for n in parts.gather_numbers(lines, f"lines of {os.path.basename(path)}")
-        ]
-        starts = [0]  # line ends before each block
-        for number in everyone:
-            starts.append(starts[-1] + number)
+        counts = parts.gather_numbers(lines, f"lines of {os.path.basename(path)}").tolist()
+        starts = [0, *itertools.accumulate(counts)]  # line ends before each block
         total = starts[-1] + _unended(file, begin + size, size)
         first, last = parts.part(total)
         text = _read_rows(file, begin, size, block, starts, first, last)
-    return Rows(_parse(text, path, first, delimiter, bool(header)), first, total)
+    return Rows(_parse(text, path, first, delimiter, header), first, total)
 
 
 def _line(file: Any) -> bytes:
@@ -69,11 +66,8 @@ def _line(file: Any) -> bytes:
 
 def _count(file: Any, begin: int, size: int, block: int, mine: tuple[int, int]) -> list[int]:
     """The number of line ends in each of this rank's blocks."""
-    found = []
     file.seek(begin + mine[0] * block)
-    for number in range(*mine):
-        found.append(_exactly(file, min(block, size - number * block)).count(b"\n"))
-    return found
+    return [_exactly(file, min(block, size - i * block)).count(b"\n") for i in range(*mine)]
 
 
 def _exactly(file: Any, size: int) -> bytes:

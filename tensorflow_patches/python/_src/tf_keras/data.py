@@ -91,8 +91,8 @@ def inferred(infer: Any) -> Any:
     """Wraps DataHandler._infer_steps: a part may have a different number of batches."""
 
     def infer_part(self: Any, steps: Any, dataset: Any) -> Any:
-        known = vars(self).get("_tf_mpi_steps")
-        return infer(self, steps, dataset) if known is None else known
+        steps_of_part = vars(self).get("_tf_mpi_steps")
+        return infer(self, steps, dataset) if steps_of_part is None else steps_of_part
 
     return infer_part
 
@@ -151,9 +151,9 @@ def _step(spec: Any) -> plan.Step | None:
 
 
 def _num_batches(adapter: Any, dataset: Any) -> int | None:
-    known = adapter.get_size()
-    cardinality = int(dataset.cardinality()) if known is None else int(known)
-    return None if cardinality < 0 else cardinality
+    size = adapter.get_size()
+    number = int(dataset.cardinality()) if size is None else int(size)
+    return None if number < 0 else number
 
 
 def _array_sizes(adapter: Any) -> set[int] | None:

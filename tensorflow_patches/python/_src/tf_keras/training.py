@@ -1,4 +1,4 @@
-"""tf_keras's fit, evaluate and predict, and batch normalization: the counterpart of keras/.
+"""tf_keras's batch normalization and masks, and the line about models whose data is not divided.
 
 If a Session runs the model (after disable_eager_execution), and in tensorflow.python.keras, every
 rank gets all data: the result is that of one process, at the same speed.
@@ -65,8 +65,7 @@ def fused(original: Any) -> Any:
             found = batch_norm.layer_moments(self, inputs, axes, own=own)
         if found is None:
             return original(self, inputs, mask, training)
-        epsilon = max(self.epsilon, _MIN_EPSILON)
-        return _normalized(self, inputs, found, epsilon)
+        return _normalized(self, inputs, found, max(self.epsilon, _MIN_EPSILON))
 
     return fused_batch_norm
 
@@ -134,7 +133,7 @@ def _normalized(layer: Any, inputs: Any, found: batch_norm.Moments, epsilon: flo
 
     @tf.custom_gradient
     def by_kernel(x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
-        """The kernel with given moments, which its gradient takes as constants."""
+        """The kernel with given moments. Its own gradient takes them as constants."""
         result = tf.raw_ops.FusedBatchNormV3(
             x=x, scale=scale, offset=offset, mean=mean, variance=variance, **options
         )
