@@ -218,7 +218,7 @@ def _to_predict(
     draws = step_plan is not None and step_plan.draws_rows
     return Feed(
         call.record(
-            _part(given, stream, batch_shard.maybe_shard, selects=made is not None or same),
+            _part(given, stream, batch_shard.maybe_shard, selects=made_by_all is not None or same),
             as_shards=draws,
         ),
         None if stream.length == "endless" else stream.length,
