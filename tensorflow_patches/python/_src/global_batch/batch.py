@@ -213,7 +213,7 @@ class Part:
             self._updating.discard(id(metric))
 
     def to_sum(self, dtype: Any) -> Any:
-        """`to_sum` for this part."""
+        """See the function `to_sum`."""
         return to_sum(self.weight, dtype)
 
     def terms(self, value: Any) -> list[kinds.Term] | None:
@@ -329,10 +329,9 @@ def gather_batch(x: Any) -> Any:
 def gather(x: Any, part: Part | None, replicated: bool) -> Any:
     """The rows of `x` of all ranks, in the batch's order.
 
-    Differentiable for floating and complex types; other types have no gradient.
-
-    A step averages its gradients over ranks, weighted by samples. The gradient that flows back
-    through here is scaled so that this average is the gradient of the mean of the ranks' losses.
+    Differentiable for floating and complex types. A step averages its gradients over ranks,
+    weighted by samples. The gradient that flows back through here is scaled so that this average is
+    the gradient of the mean of the ranks' losses.
 
     Args:
       x: a tensor; its first dimension may differ by rank, and must be static in compiled code.
@@ -365,10 +364,10 @@ def gather(x: Any, part: Part | None, replicated: bool) -> Any:
 
 
 def _gathered(x: Any, part: Part | None) -> tuple[Any, Any]:
-    """The gathered tensor, and a function that takes this rank's rows from its gradient, which may
-    be None for a dtype without gradients.
+    """The gathered tensor, and a function that takes this rank's rows from the gradient of it; None
+    in place of the function if `x` may have no gradient.
 
-    `x` may also contain only the samples that a mask has left; then the ranks' numbers differ.
+    A mask may have selected the rows of `x`, so their number may differ by rank.
     """
     static = x.shape[0]
     if part is not None and part.weight is None and static and static == part.static_rows:
@@ -413,8 +412,8 @@ def _compiled(x: Any, part: Part | None) -> tuple[Any, Any]:
     total = averaging.average([padded], ["samples"], "whole batch")[0] * group.size
     if not x.dtype.is_floating:
         total = tf.round(total)
-    everyone = tf.reshape(tf.cast(total, x.dtype), [group.size * rows, *x.shape[1:]])
-    return everyone, lambda whole: whole[before * rows :][:rows]
+    whole = tf.reshape(tf.cast(total, x.dtype), [group.size * rows, *x.shape[1:]])
+    return whole, lambda like_whole: like_whole[before * rows :][:rows]
 
 
 def allgather(x: Any) -> Any:

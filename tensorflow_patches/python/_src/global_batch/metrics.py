@@ -21,8 +21,8 @@ from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import log
 from tensorflow.mpi._src.variables import unwrap
 
-# Attributes of a metric's variable: the sum over ranks that it contains since its last reset, and a
-# tf.Variable with this sum, if it was computed in a graph.
+# Attributes of a metric's variable: the part of its value that is already a sum over the ranks; and
+# a tf.Variable with this sum, if it was computed in a graph.
 BASE = "_tf_mpi_base"
 _SUMMED = "_tf_mpi_summed"
 
@@ -126,7 +126,7 @@ def _rank(one: Any) -> Any:
 
 
 def analyze_update(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool | None]] | None:
-    """How an update with these arguments changes a metric that was updated like this before.
+    """How an update with these arguments, which has run before, changes the metric.
 
     A first dimension of an argument is taken as that of samples.
 

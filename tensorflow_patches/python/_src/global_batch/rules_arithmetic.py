@@ -183,23 +183,23 @@ def gradient(upstream: int) -> Any:
 
 
 def divide(node: Node) -> Dependence:
-    over, by = node.deps
-    if by.base is Kind.CONST and not by.over:
-        power = _static_power(node) if node.rows and by.power == 0 else by.power
-        return _product(node, [over, by.but(power=-(power or 0), zero=False)])
-    if by.base is Kind.ROWS:
-        plain = by.is_plain and over.base in (Kind.ROWS, Kind.CONST)
+    numerator, divisor = node.deps
+    if divisor.base is Kind.CONST and not divisor.over:
+        power = _static_power(node) if node.rows and divisor.power == 0 else divisor.power
+        return _product(node, [numerator, divisor.but(power=-(power or 0), zero=False)])
+    if divisor.base is Kind.ROWS:
+        plain = divisor.is_plain and numerator.base in (Kind.ROWS, Kind.CONST)
         return _product(node, node.deps) if plain else MIXED
-    if by.base in (Kind.SIZE, Kind.CONST):
-        sizes = over.base in (Kind.SIZE, Kind.CONST) and not (over.over or by.over)
+    if divisor.base in (Kind.SIZE, Kind.CONST):
+        sizes = numerator.base in (Kind.SIZE, Kind.CONST) and not (numerator.over or divisor.over)
         return SIZE if sizes else MIXED
-    if Kind.UNKNOWN in (over.base, by.base):
-        return MIXED if Kind.MIXED in (over.base, by.base) else UNKNOWN
-    if over.over or over.base not in (Kind.CONST, Kind.ROWS, Kind.SUM):
+    if Kind.UNKNOWN in (numerator.base, divisor.base):
+        return MIXED if Kind.MIXED in (numerator.base, divisor.base) else UNKNOWN
+    if numerator.over or numerator.base not in (Kind.CONST, Kind.ROWS, Kind.SUM):
         return MIXED
     if node.analysis.divisor(node.inputs[1]) is None:
         return MIXED
-    return over.but(over=node.analysis.key(node.inputs[1]))
+    return numerator.but(over=node.analysis.key(node.inputs[1]))
 
 
 def reciprocal(node: Node) -> Dependence:

@@ -112,8 +112,8 @@ def padded_words(node: Node) -> Dependence:
     if lengths is None or len(lengths) < 2 or min(lengths[1:]) < 0:
         return MIXED
     split = {_source(tensor) for tensor in node.inputs[3:]}
-    one = len(split) == 1 and None not in split
-    return Dependence(Kind.ROWS) if one and node.deps[2].is_const else UNKNOWN
+    of_one_split = len(split) == 1 and None not in split
+    return Dependence(Kind.ROWS) if of_one_split and node.deps[2].is_const else UNKNOWN
 
 
 def _source(tensor: Any) -> str | None:

@@ -126,13 +126,13 @@ def layer(*followed: int) -> Rule:
 
     def rule(node: Node) -> Dependence:
         which = [i for i in followed or (0,) if i < len(node.deps)]
-        rest = [
+        others_fit = [
             one.is_const or (one.base is Kind.SIZE and tensor.dtype.is_integer)
             for i, (one, tensor) in enumerate(zip(node.deps, node.inputs))
             if i not in which
         ]
         chosen = [node.deps[i] for i in which]
-        if not all(rest):
+        if not all(others_fit):
             return MIXED
         rows = [one for one in chosen if one.has_rows]
         if not rows or not all(one.is_plain for one in chosen):

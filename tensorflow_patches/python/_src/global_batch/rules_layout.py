@@ -25,18 +25,18 @@ from tensorflow.mpi._src.global_batch.sizes import Number
 Rule = Callable[[Node], Dependence]
 
 
-def moves(first: int = 0) -> Callable[[Rule], Rule]:
-    """Decorates a rule for an input `first` that has samples.
+def moves(moved: int = 0) -> Callable[[Rule], Rule]:
+    """Decorates a rule for ops whose input `moved` has samples.
 
-    The other inputs, such as shapes, may depend on the number of samples. If input `first` has no
-    samples, the output has its dependence if the others are constant, and is UNKNOWN otherwise.
+    The other inputs, such as shapes, may depend on the number of samples only. If input `moved` has
+    no samples, the output depends as it does if the others are constant, and is UNKNOWN otherwise.
     """
 
     def decorate(rule: Rule) -> Rule:
         @functools.wraps(rule)
         def rule_for_any(node: Node) -> Dependence:
-            dep = node.deps[first]
-            others = [one for i, one in enumerate(node.deps) if i != first]
+            dep = node.deps[moved]
+            others = [one for i, one in enumerate(node.deps) if i != moved]
             if any(one.base not in (Kind.CONST, Kind.SIZE) or one.over for one in others):
                 return MIXED
             if not dep.has_rows or dep.axis < 0:
@@ -259,7 +259,7 @@ def tile(node: Node) -> Dependence:
     others = [one for axis, one in enumerate(times.flat) if axis != dep.axis]
     own = times.flat[dep.axis]
     if any(one.power != 0 for one in (*others, own)):
-        return MIXED  # repeated a number of times that may depend on that of the samples
+        return MIXED  # the number of repetitions may depend on the number of samples
     return dep.but(outer=dep.outer * own) if not dep.is_index or own == sizes.ONE else MIXED
 
 

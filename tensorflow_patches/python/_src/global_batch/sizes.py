@@ -20,7 +20,7 @@ MAX_ELEMENTS = 64  # the values of larger tensors are not tracked
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """A factor times powers of symbols.
+    """A factor times powers of symbols; `of` has each symbol and its power, sorted.
 
     A symbol that begins with N is the number of samples or a function of it; with #, the number of
     rows that a mask selects; with ?, unknown. Other symbols are the same for a part and for the
@@ -132,7 +132,7 @@ def _larger(one: Number, other: Number, sign: int = 1) -> Number:
         raise ValueError
     for size, floor in ((one, other), (other, one)):
         is_size = size.of and size.is_whole and isinstance(size.power, int)
-        if is_size and not floor.of and floor.factor <= size.factor:  # other sizes are at least 1
+        if is_size and not floor.of and floor.factor <= size.factor:  # symbols are at least 1
             return size if sign > 0 else floor
     return _combined("max" if sign > 0 else "min", one, other)
 
