@@ -170,7 +170,7 @@ class Part:
         """
         if leaf is None and tf.is_tensor(value):
             leaf = Leaf.GATHER if can_be_gathered(value) else Leaf.MEAN
-        if leaf in (None, Leaf.KEEP) or not tf.is_tensor(value):
+        if leaf is Leaf.KEEP or not tf.is_tensor(value):
             return value
         if leaf is not Leaf.GATHER:
             return self.mean(value, what, is_sum=leaf is Leaf.SUM)

@@ -37,7 +37,7 @@ def of_whole_batch(original: Any) -> Any:
     ) -> Any:
         part = batch.current()
         function = hooking.with_callers_autograph(original)
-        trained = [_is_trained(source) for source in tf.nest.flatten(sources)]
+        trained = [getattr(source, "trainable", False) for source in tf.nest.flatten(sources)]
         if part is None and any(trained):
             loop_losses.check(tf.nest.flatten(target))
         if part is not None and not part.is_suspended and any(trained):
@@ -55,10 +55,6 @@ def of_whole_batch(original: Any) -> Any:
         return found
 
     return gradient
-
-
-def _is_trained(source: Any) -> bool:
-    return bool(getattr(source, "trainable", False))
 
 
 def _placeholder(part: Any, variable: Any) -> Any:

@@ -190,12 +190,9 @@ def joined(one: Dependence, other: Dependence) -> Dependence:
     if one.over != other.over:
         return UNKNOWN
     if bases == {Kind.ROWS}:
-        if (one.axis, one.power, one.mask, one.is_index) == (
-            *(other.axis, other.power, other.mask, other.is_index),
-        ):
-            layout = common_layout(one, other)
-            return UNKNOWN if layout is None else layout.but(same=one.same and other.same)
-        return UNKNOWN
+        forms = {(dep.axis, dep.power, dep.mask, dep.is_index) for dep in (one, other)}
+        layout = common_layout(one, other) if len(forms) == 1 else None
+        return UNKNOWN if layout is None else layout.but(same=one.same and other.same)
     if bases == {Kind.CONST, Kind.ROWS}:
         rows, const = (one, other) if one.base is Kind.ROWS else (other, one)
         return rows.but(same=False) if const.power == rows.power else UNKNOWN

@@ -79,7 +79,6 @@ class Analysis:
         self._divisors: dict[Any, Ratio] = {}  # by the key of the tensor that divides
         # Ops, also in called functions, that draw for samples and have no mark (see `draw_marked`).
         self.foreign_draws: list[Any] = []
-        self._parent: Analysis | None = None
         self.call = ""  # the names of the ops that call the analyzed function
 
     def note(self, tensor: Any, kind: Kind) -> None:
@@ -258,7 +257,7 @@ class Inside(Analysis):
     def outside(self, placeholder: Any) -> Any:
         names = [tensor.op.name for tensor in self.graph.inputs]
         skipped = len(self._op.inputs) - len(names)  # 1 for a branch: its condition
-        if placeholder.op.name not in names or self._parent is None:
+        if placeholder.op.name not in names:
             return None
         return self._parent, self._op.inputs[names.index(placeholder.op.name) + skipped]
 

@@ -74,7 +74,8 @@ def plan_for(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batche
     """
     plans = vars(step.model).setdefault(_PLANS, {})
     static = _has_static_rows(spec)
-    key = (step.call, _described(spec), static, is_even, why, whole_batches)
+    described = repr(tf.nest.map_structure(_with_unknown_rows, spec))
+    key = (step.call, described, static, is_even, why, whole_batches)
     if step.fresh:
         for stale in [one for one in plans if one[0] == step.call]:
             del plans[stale]
@@ -94,10 +95,6 @@ def current(model: Any, step_name: str) -> Plan | None:
     """The plan of the last call that runs `step_name`, such as "train_step"; None without one."""
     found: Plan | None = vars(model).get(_CURRENT, {}).get(step_name)
     return found
-
-
-def _described(spec: Any) -> str:
-    return repr(tf.nest.map_structure(_with_unknown_rows, spec))
 
 
 def _make(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batches: bool) -> Plan:

@@ -114,8 +114,10 @@ def add(node: Node) -> Dependence:
     rows = [one for one in node.deps if one.has_rows]
     others = [one for one in node.deps if not one.has_rows and not one.zero]
     layout = aligned(node)
-    if not layout.has_rows or len({(one.power, one.over, one.mask) for one in rows}) > 1:
-        return layout if not layout.has_rows else MIXED
+    if not layout.has_rows:
+        return layout
+    if len({(one.power, one.over, one.mask) for one in rows}) > 1:
+        return MIXED
     shifts = [one for one in others if one.base is Kind.SUM]
     consts = [one for one in others if one.base is Kind.CONST]
     same_scale = all((one.power, one.over) == (layout.power, layout.over) for one in consts)
@@ -206,8 +208,10 @@ def reciprocal(node: Node) -> Dependence:
     dep = node.deps[0]
     if dep.base is Kind.CONST and not dep.over:
         return dep.but(power=-(dep.power or 0))
-    if dep.has_rows or dep.base in (Kind.SIZE, Kind.UNKNOWN):
-        return UNKNOWN if dep.base is Kind.UNKNOWN else elementwise(node)
+    if dep.base is Kind.UNKNOWN:
+        return UNKNOWN
+    if dep.has_rows or dep.base is Kind.SIZE:
+        return elementwise(node)
     if node.analysis.divisor(node.inputs[0]) is None:
         return MIXED
     return CONST.but(over=node.analysis.key(node.inputs[0]))
@@ -290,12 +294,10 @@ def l2_loss(node: Node) -> Dependence:
 def bias_gradient(node: Node) -> Dependence:
     """A sum over all dimensions except that of channels."""
     dep = node.deps[0]
-    if dep.has_rows:
-        return _sum_over_samples(dep) if dep.axis == 0 else UNKNOWN
-    return dep.but()
-
-
-def _sum_over_samples(dep: Dependence) -> Dependence:
+    if not dep.has_rows:
+        return dep.but()
+    if dep.axis != 0:
+        return UNKNOWN
     if dep.base is not Kind.ROWS or dep.is_index:
         return MIXED
     return SUM.but(power=dep.power, over=dep.over)

@@ -48,8 +48,10 @@ def broadcast(node: Node) -> Dependence:
         if after is not None and any(one.power for p, one in enumerate(after.flat) if p != axis):
             return MIXED
         return dep.but(axis=axis)
-    if dep.base not in (Kind.CONST, Kind.SUM) or after is None:
-        return UNKNOWN if dep.base in (Kind.CONST, Kind.SUM) else dep.but()
+    if dep.base not in (Kind.CONST, Kind.SUM):
+        return dep.but()
+    if after is None:
+        return UNKNOWN
     if all(one.power == 0 for one in after.flat):
         return dep.but(zero=dep.zero)
     if dep.base is Kind.SUM:

@@ -277,8 +277,10 @@ def one_hot(node: Node) -> Dependence:
     dep, rank = node.deps[0], node.rank(0)
     if not dep.has_rows or not dep.is_plain or not all(o.is_const for o in node.deps[1:]):
         return MIXED
-    if rank is None or dep.axis < 0:
-        return dep.but() if dep.axis < 0 else UNKNOWN
+    if dep.axis < 0:
+        return dep.but()
+    if rank is None:
+        return UNKNOWN
     axis = node.op.get_attr("axis")
     return dep.but(axis=dep.axis + (0 <= axis <= dep.axis), same=False)
 

@@ -92,17 +92,17 @@ def einsum(node: Node) -> Dependence:
     return contracted(node, terms, result.replace("...", dots))
 
 
-def convolution(kernel: int, samples: int) -> Rule:
-    """An op that is linear in its inputs `samples` and `kernel`. Samples are the first dimension of
-    the output and of all inputs except the kernel."""
+def convolution(samples: int) -> Rule:
+    """An op that is linear in its input `samples` and in input 1, the kernel. Samples are the first
+    dimension of the output and of all inputs except the kernel."""
 
     def rule(node: Node) -> Dependence:
-        others = [p for p in range(len(node.deps)) if p not in (kernel, samples)]
+        others = [p for p in range(len(node.deps)) if p not in (1, samples)]
         if not all(node.deps[p].base in (Kind.CONST, Kind.SIZE) for p in others):
             return MIXED
-        if node.deps[kernel].has_rows or (node.deps[samples].has_rows and node.deps[samples].axis):
+        if node.deps[1].has_rows or (node.deps[samples].has_rows and node.deps[samples].axis):
             return UNKNOWN
-        return _contracted_inputs(node, [samples, kernel], ["N", "k"], "N")
+        return _contracted_inputs(node, [samples, 1], ["N", "k"], "N")
 
     return rule
 

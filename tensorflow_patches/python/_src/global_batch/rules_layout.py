@@ -119,11 +119,8 @@ def squeeze(node: Node) -> Dependence:
     if not gone:
         gone = [axis for axis, size in enumerate(node.inputs[0].shape) if size == 1]
     gone = [axis % rank for axis in gone]
-    return UNKNOWN if dep.axis in gone else dep.but(axis=dep.axis - _below(gone, dep.axis))
-
-
-def _below(axes: Sequence[int], axis: int) -> int:
-    return sum(one < axis for one in axes)
+    before = sum(axis < dep.axis for axis in gone)
+    return UNKNOWN if dep.axis in gone else dep.but(axis=dep.axis - before)
 
 
 @moves()
@@ -181,11 +178,11 @@ def _concatenated_samples(rows: list[Dependence]) -> Dependence:
     same = all(each.same for each in rows)
     one = one.but(any_layout=False)
     if all(each.inner == one.inner for each in rows):
-        outer = functools.reduce(lambda a, b: a + b, [each.outer for each in rows])
+        outer = sum((each.outer for each in rows), sizes.ZERO)
         return one.but(outer=outer, same=same)
     # No other layout has this `inner`, which is no whole number.
     outer = sizes.symbol("", "+".join(f"{each.outer}*{each.inner}" for each in rows))
-    whole = functools.reduce(lambda a, b: a + b, [each.outer * each.inner for each in rows])
+    whole = sum((each.outer * each.inner for each in rows), sizes.ZERO)
     return one.but(outer=outer, inner=whole / outer, same=same)
 
 
