@@ -67,8 +67,8 @@ def _analyze(
             continue
         kind = None if added is None else part.kind(added)
         once = kind in (Kind.MEAN, Kind.CONST) and added.dtype.is_floating
-        both = once_by_handle[id(handle)] not in (None, once)
-        if both or not (once or kind is Kind.SUM or part.is_count(added)):
+        adds_both_ways = once_by_handle[id(handle)] not in (None, once)
+        if adds_both_ways or not (once or kind is Kind.SUM or part.is_count(added)):
             why = Why(f"the metric '{metric.name}'", part.why(added))
         once_by_handle[id(handle)] = once
     if why is None:

@@ -1,7 +1,7 @@
 """Rules for functions, branches and loops, and for the lists that loops fill.
 
-Their graphs are analyzed with the dependences of their inputs. For a loop's variables these are
-joined over iterations, until another iteration changes nothing.
+The graph of a function is analyzed with the dependences of its inputs. Those of a loop's variables
+are joined over iterations, until another iteration changes nothing.
 """
 
 from __future__ import annotations
@@ -160,6 +160,9 @@ def _ends_with_samples(tested: Any, counters: set[int], node: Node) -> bool:
         return numbers is not None and numbers.size == 1 and bool(numbers.flat[0] == count)
 
     return holds(tested.graph.outputs[0])
+
+
+# Rules for lists, by op in rules._LISTS. A list with axis -1 has one element per sample.
 
 
 def empty_list(node: Node) -> Dependence:
