@@ -26,8 +26,6 @@ def average(
 ) -> list[Any]:
     """The averages over all ranks of `weight * tensor`.
 
-    In few operations, but enough to overlap communication with the backward pass.
-
     Args:
       tensors: dense tensors or variables of floating or complex dtypes; the same number, dtypes and
         shapes on all ranks.
@@ -130,21 +128,21 @@ def buckets(tensors: list[Any]) -> list[list[int]]:
     The last gradients are computed first, so they are sent while the others are computed, and are
     still in the processor's cache. A large tensor has its own op.
     """
-    buckets: list[list[int]] = []
+    found: list[list[int]] = []
     max_bytes, large = c_api.op_sizes()
     size = max_bytes  # bytes in the last bucket
     small: list[int] = []
     for i in reversed(range(len(tensors))):
         if _bytes(tensors[i]) >= large:
-            buckets.append([i])
+            found.append([i])
             continue
         if size >= max_bytes:
             small = []
-            buckets.append(small)
+            found.append(small)
             size = 0
         small.append(i)
         size += _bytes(tensors[i])
-    return buckets
+    return found
 
 
 def _bytes(tensor: Any) -> int:
@@ -211,8 +209,8 @@ def map_values(function: Callable[[Any], Any], gradient: Any) -> Any:
 
 
 def with_dense_shape_of(gradient: Any, variable: Any) -> Any:
-    """The gradient; a dense_shape with a wrong static number of rows is replaced: stock TensorFlow
-    ignores dense_shape, our averages use it."""
+    """The gradient, with the variable's shape as dense_shape if that has a wrong static number of
+    rows: stock TensorFlow ignores dense_shape, our averages use it."""
     from tensorflow.python.framework import tensor_shape
 
     if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:

@@ -80,9 +80,10 @@ def numbered(label: str, number: int) -> str:
 
 
 def count_in_graph(graph: Any, label: str) -> int:
-    """Counts one more average of `label` in `graph`'s function, with its branches and loops.
+    """The number, from 1, of a new average of `label` in `graph`'s function.
 
-    Each tf.function counts by itself: whether it is traced inside another may differ by rank.
+    Branches and loops count with their function. A tf.function inside another counts by itself:
+    whether it is traced there may differ by rank.
     """
     from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
