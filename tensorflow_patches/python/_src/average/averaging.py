@@ -116,7 +116,7 @@ def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> 
             [tensors[i] for i in bucket], [names[i] for i in bucket], numbered, weight
         )
         if len(results) >= _FAN_OUT and "synchronous_updates" in config.get("TF_MPI_EXTRAS"):
-            results = carrier.kept_identity(results, "mpi_averages")
+            results = carrier.kept_identity(results)
         for i, result in zip(bucket, results, strict=True):
             averages[i] = result
     return averages
@@ -184,7 +184,7 @@ def average_slices(
     eagerly = tf.executing_eagerly()
     scale = tf.convert_to_tensor(1.0 if weight is None else weight, dtype=tf.float32)
     run = _slices_eagerly if eagerly else _slices_in_graph
-    values, indices = run(slices, name, label, scale, compiled.table_rows(slices), every_row)
+    values, indices = run(slices, name, label, scale, scope.duplicates(every_row))
     if eagerly and not every_row:
         values._tf_mpi_distinct = indices
     return tf.IndexedSlices(values, indices, slices.dense_shape)
@@ -237,9 +237,7 @@ def _numbered_names(names: Sequence[str]) -> list[str]:
     return numbered
 
 
-def _slices_eagerly(
-    slices: Any, name: str, label: str, weight: Any, table_rows: int, every_row: bool
-) -> list[Any]:
+def _slices_eagerly(slices: Any, name: str, label: str, weight: Any, duplicates: int) -> list[Any]:
     from tensorflow.python.eager import context, execute
 
     types = (slices.values.dtype.as_datatype_enum, slices.indices.dtype.as_datatype_enum)
@@ -249,29 +247,26 @@ def _slices_eagerly(
         inputs=[slices.values, slices.indices, weight],
         attrs=(
             *("T", types[0], "Tindices", types[1], "label", label),
-            *("names", [name], "table_rows", table_rows),
-            *("duplicates", scope.duplicates(every_row)),
+            *("names", [name], "table_rows", compiled.table_rows(slices)),
+            *("duplicates", duplicates),
         ),
         ctx=context.context(),
     )
     return found
 
 
-def _slices_in_graph(
-    slices: Any, name: str, label: str, weight: Any, table_rows: int, every_row: bool
-) -> list[Any]:
+def _slices_in_graph(slices: Any, name: str, label: str, weight: Any, duplicates: int) -> list[Any]:
     number = carrier.count_in_graph(tf.compat.v1.get_default_graph(), f"{name} ({label})")
-    attributes = {
-        carrier.TABLE_ROWS: {"i": table_rows},
-        carrier.DUPLICATES: {"i": scope.duplicates(every_row)},
-    }
-    return carrier.marked_identity(
-        _of_unknown_length(slices),
-        [name],
-        carrier.numbered(label, number),
-        weight,
-        **{**attributes, "_XlaCompile": {"b": False}},
-    )
+    inputs, attributes = _sparse_inputs(slices, duplicates)
+    numbered = carrier.numbered(label, number)
+    return carrier.marked_identity(inputs, [name], numbered, weight, **attributes)
+
+
+def _sparse_inputs(slices: Any, duplicates: int) -> tuple[list[Any], dict[str, Any]]:
+    """The inputs and attributes of an average of rows, which auto-clustering leaves alone."""
+    attributes = {carrier.TABLE_ROWS: {"i": compiled.table_rows(slices)}}
+    attributes |= {carrier.DUPLICATES: {"i": duplicates}, "_XlaCompile": {"b": False}}
+    return _of_unknown_length(slices), attributes
 
 
 def _of_unknown_length(slices: Any) -> list[Any]:
@@ -341,6 +336,4 @@ def average_inputs(
         return [carrier.not_constant(tensor) for tensor in tensors], {}
     if compiled.is_compiled():
         return compiled.average_inputs(slices, duplicates)
-    attributes = {carrier.TABLE_ROWS: {"i": compiled.table_rows(slices)}}
-    attributes |= {carrier.DUPLICATES: {"i": duplicates}, "_XlaCompile": {"b": False}}
-    return _of_unknown_length(slices), attributes
+    return _sparse_inputs(slices, duplicates)

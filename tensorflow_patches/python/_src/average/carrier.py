@@ -40,9 +40,9 @@ def mark(op: Any, names: list[str], label: str, **more: Any) -> None:
     _set(op, {_KEEP: {"b": True}, **attributes})
 
 
-def kept_identity(tensors: list[Any], name: str) -> list[Any]:
+def kept_identity(averages: list[Any]) -> list[Any]:
     """An IdentityN that Grappler leaves unchanged."""
-    outputs: list[Any] = tf.identity_n(tensors, name=name)
+    outputs: list[Any] = tf.identity_n(averages, name="mpi_averages")
     _set(outputs[0].op, {_KEEP: {"b": True}})
     return list(outputs)
 
