@@ -275,7 +275,7 @@ class _Call:
         disjoint."""
         axis = draw.axis
         assert axis is not None
-        if _knows_no_rows():
+        if _are_rows_unknown():
             return tf.constant([_STREAM_STRIDE], tf.int64)
         _, whole = _extent(self.own(axis), draw.factor, self.shape.dtype)
         return _with_length(self.shape, axis, whole)
@@ -285,7 +285,7 @@ class _Call:
         different numbers on each rank."""
         axis = draw.axis
         assert axis is not None
-        if _knows_no_rows() and not compiled.is_compiled():
+        if _are_rows_unknown() and not compiled.is_compiled():
             return self.op(**_on_own_stream(dict(self.given)))
         own = self.own(axis)
         start, whole = _extent(own, draw.factor, self.shape.dtype)
@@ -354,7 +354,7 @@ def _extent(own: Any, factor: int, dtype: Any) -> tuple[Any, Any]:
     return tf.cast(part.first_row() * factor, dtype), tf.cast(part.whole_rows() * factor, dtype)
 
 
-def _knows_no_rows() -> bool:
+def _are_rows_unknown() -> bool:
     """Whether it is unknown which rows of a batch this rank has."""
     return batch.current() is None and scope.own_rows() is None
 

@@ -50,21 +50,21 @@ def draw_rows(
         dtype = tf.convert_to_tensor(given["minval"]).dtype
     else:
         dtype = tf.as_dtype(given["dtype"])
-    row = tf.reduce_prod(tf.cast(shape[1:], tf.int64))
-    known = tf.get_static_value(row)
+    row_size = tf.reduce_prod(tf.cast(shape[1:], tf.int64))
+    static_row_size = tf.get_static_value(row_size)
     if name in _STATEFUL:
         if not (given["seed"] or given["seed2"]):
             return None  # its kernel draws the seeds
-        op, given = _stateless(name, given, tf.cast(whole, tf.int64) * row)
+        op, given = _stateless(name, given, tf.cast(whole, tf.int64) * row_size)
     elif tf.get_static_value(given["alg"]) not in (PHILOX, _BY_DEVICE):
         return None
     in_group = 16 // max(dtype.size, 4)  # numbers in a group of 128 bits
-    start = tf.cast(first, tf.int64) * row
+    start = tf.cast(first, tf.int64) * row_size
     steps = start // in_group * (_STEPS[op.__name__] * in_group or 1)
     given = {**given, "counter": advance(tf.convert_to_tensor(given["counter"]), steps)}
-    if known is not None and known % in_group == 0:
+    if static_row_size is not None and static_row_size % in_group == 0:
         return op(**given)
-    count = tf.cast(shape[0], tf.int64) * row
+    count = tf.cast(shape[0], tf.int64) * row_size
     given["shape"] = tf.reshape(count + in_group - 1, [1])
     numbers = op(**given)
     return tf.reshape(tf.slice(numbers, [start % in_group], [count]), shape)
@@ -95,12 +95,12 @@ def _stateless_call(name: str, given: dict[str, Any], key: Any, counter: Any) ->
 
 
 def has_stateless_form(name: str) -> bool:
-    """Whether it is a stateful op with a stateless counterpart."""
+    """Whether `name` is a stateful op with a stateless counterpart."""
     return name in _STATEFUL
 
 
 def draw_by_key(name: str, given: dict[str, Any], key: Any, counter: Any) -> Any:
-    """The draw of such an op from a key and a counter."""
+    """The draw of a stateful op that has a stateless form, from a key and a counter."""
     op, arguments = _stateless_call(name, given, key, counter)
     return op(**arguments)
 
