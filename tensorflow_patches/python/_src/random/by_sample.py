@@ -68,6 +68,6 @@ def next_seed(original: Any) -> Any:
         found = None if trace is None else trace.key_and_counter(self._initial_seed)
         if found is None:
             return original(self, *args, **kwargs)
-        return philox.full_ints([2], *found, tf.uint32)
+        return philox.seed_by_key(*found)
 
     return next_of_sample

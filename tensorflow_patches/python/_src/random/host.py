@@ -31,11 +31,16 @@ def install() -> None:
     """Called once, when the engine has started. Collective."""
     if not entropy.wanted():
         return
-    mine = [os.urandom(32).hex(), hash("tensorflow.mpi"), _digest(_python()), _digest(_numpy())]
+    mine = [
+        os.urandom(32).hex(),
+        hash("tensorflow.mpi"),
+        _digest(random.getstate()),
+        _digest(_numpy()),
+    ]
     everyone = control_plane.headers("one random state", mine)
     entropy.share(bytes.fromhex(everyone[0][0]))
     if any(theirs[2:] != everyone[0][2:] for theirs in everyone):
-        states = control_plane.headers("states of random and numpy", [_python(), _numpy()])
+        states = control_plane.headers("states of random and numpy", [random.getstate(), _numpy()])
         if group.rank != 0:
             engine.when_left_to_script(functools.partial(_take_back, states[group.rank]))
         _take(*states[0])
@@ -45,10 +50,6 @@ def install() -> None:
             "each. Sort sets before iterating over them, or start all ranks with PYTHONHASHSEED=0 "
             "(Open MPI passes it to other nodes with -x PYTHONHASHSEED=0)"
         )
-
-
-def _python() -> Any:
-    return random.getstate()
 
 
 def _numpy() -> Any:

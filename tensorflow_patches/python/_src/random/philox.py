@@ -88,9 +88,7 @@ def _stateless_call(name: str, given: dict[str, Any], key: Any, counter: Any) ->
     from tensorflow.python.ops import gen_stateless_random_ops_v2
 
     arguments = {"shape": given["shape"], "key": key, "counter": counter, "alg": PHILOX}
-    for argument in ("dtype", "minval", "maxval"):
-        if argument in given:
-            arguments[argument] = given[argument]
+    arguments |= {one: given[one] for one in ("dtype", "minval", "maxval") if one in given}
     return getattr(gen_stateless_random_ops_v2, _STATEFUL[name]), arguments
 
 
@@ -105,10 +103,11 @@ def draw_by_key(name: str, given: dict[str, Any], key: Any, counter: Any) -> Any
     return op(**arguments)
 
 
-def full_ints(shape: list[int], key: Any, counter: Any, dtype: Any) -> Any:
+def seed_by_key(key: Any, counter: Any) -> Any:
+    """A seed of Keras: two uint32."""
     from tensorflow.python.ops import gen_stateless_random_ops_v2 as ops
 
-    return ops.stateless_random_uniform_full_int_v2(shape, key, counter, PHILOX, dtype)
+    return ops.stateless_random_uniform_full_int_v2([2], key, counter, PHILOX, tf.uint32)
 
 
 def advance(counter: Any, steps: Any) -> Any:
