@@ -204,7 +204,7 @@ def only_traced(model: Any, changed_attributes: list[str] | None = None) -> Iter
     That is the states of random and NumPy; random generators in attributes of the model and its
     layers, or global in their modules; numbers in attributes of the model and its layers; and the
     contents of the model's public lists, dicts and sets, to which a step may append tensors. Layers
-    that the trace built_since stay built, and keep the state that building sets.
+    that the trace builds stay built, and keep the state that building sets.
 
     Args:
       changed_attributes: receives the names of the model's own attributes that the trace changed.
