@@ -53,9 +53,8 @@ class Part:
         # Whether its samples count, unlike those of a stand-in; None: True.
         self.counts = getattr(shard, "counts", None)
         leaves = [leaf for leaf in tf.nest.flatten(shard.data) if isinstance(leaf, tf.Tensor)]
-        batched = [leaf for leaf in leaves if leaf.shape.rank]
         # A tensor of this part whose first dimension is that of its samples; None without one.
-        self.samples = batched[0] if batched else None
+        self.samples = next((leaf for leaf in leaves if leaf.shape.rank), None)
         self.findings = findings
         self.planned = Planned(
             plan.sites if plan is not None else (), plan.draws if plan is not None else ()

@@ -119,6 +119,11 @@ class Dependence:
         return self.base is Kind.CONST and self.power == 0 and self.over is None
 
     @property
+    def is_current_index(self) -> bool:
+        """Whether it is the index of a loop's current sample."""
+        return self.axis < 0 and not self.mask and bool(self.is_index)
+
+    @property
     def is_count(self) -> bool:
         """Whether it is the number of samples, times a constant."""
         return self.base is Kind.CONST and self.power == 1 and self.over is None
@@ -132,13 +137,7 @@ CONST, SIZE, MIXED, UNKNOWN = map(Dependence, (Kind.CONST, Kind.SIZE, Kind.MIXED
 SUM, LINEAR = Dependence(Kind.SUM), Dependence(Kind.LINEAR)
 
 OF_KIND = {  # the dependence of a tensor of which only the kind is known
-    **{
-        kind: Dependence(kind)
-        for kind in (
-            *(Kind.CONST, Kind.SIZE, Kind.ROWS, Kind.ROWS_PLUS_MEAN, Kind.SUM, Kind.LINEAR),
-            *(Kind.GRADIENT, Kind.MIXED, Kind.UNKNOWN),
-        )
-    },
+    **{kind: Dependence(kind) for kind in Kind},
     Kind.INVERSE: Dependence(Kind.CONST, power=-1),
     Kind.CONST_ROWS: Dependence(Kind.ROWS, same=True),
     Kind.ROWS_OVER_SIZE: Dependence(Kind.ROWS, power=-1),

@@ -122,11 +122,8 @@ def _make(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batches: 
         Verdict.WHOLE if findings.whys else Verdict.GATHER if findings.gathered else Verdict.SPLIT
     )
     plan = Plan(verdict, findings, plain=step.own_loop)
-    if (
-        plan.is_whole
-        and not whole_batches
-        and not _can_be_gathered(spec, step.compiled, even_and_static)
-    ):
+    can_be_whole = whole_batches or _can_be_gathered(spec, step.compiled, even_and_static)
+    if plan.is_whole and not can_be_whole:
         plan.verdict = Verdict.SPLIT
         for site in plan.sites:
             site.how = How.PART if site.how is How.WHOLE else site.how

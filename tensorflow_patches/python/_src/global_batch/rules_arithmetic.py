@@ -124,12 +124,11 @@ def add(node: Node) -> Dependence:
     if len(shifts) + len(consts) < len(others) or not same_scale:
         return MIXED
     if shifts or any(one.base is Kind.ROWS_PLUS_MEAN for one in rows):
-        means = all(one.kind is Kind.MEAN for one in shifts) and (
-            layout.is_plain or layout.base is Kind.ROWS_PLUS_MEAN
-        )
-        return (
-            layout.but(base=Kind.ROWS_PLUS_MEAN, same=False) if means and not layout.mask else MIXED
-        )
+        means = all(one.kind is Kind.MEAN for one in shifts)
+        fits = layout.is_plain or layout.base is Kind.ROWS_PLUS_MEAN
+        if not means or not fits or layout.mask:
+            return MIXED
+        return layout.but(base=Kind.ROWS_PLUS_MEAN, same=False)
     return layout.but(same=all(one.same for one in rows))
 
 
@@ -240,11 +239,8 @@ def _evaluated(tensor: Any) -> Any:
     return None if value is None else value.item()
 
 
-_LINEAR = ("Sum", "Mean")
-
-
 def reduce(node: Node) -> Dependence:
-    dep, linear = node.deps[0], node.type in _LINEAR
+    dep, linear = node.deps[0], node.type in ("Sum", "Mean")
     if dep.base in (Kind.SUM, Kind.LINEAR):
         return dep.but() if linear else MIXED
     if dep.base in (Kind.CONST, Kind.SIZE):

@@ -186,17 +186,12 @@ def stacked(node: Node) -> Dependence:
     return dep.but(axis=dep.axis + 1) if dep.has_rows else dep.but(zero=dep.zero)
 
 
-def _is_current_index(index: Dependence) -> bool:
-    """Whether `index` is the index of the loop's current sample."""
-    return index.has_rows and index.is_index and index.axis < 0 and not index.mask
-
-
 def item(node: Node) -> Dependence:
     dep, index = node.deps[:2]
     if index.is_const:
         own = dep.has_rows and dep.axis < 0
         return MIXED if own else dep.but(zero=dep.zero)  # a single sample of the batch
-    own = _is_current_index(index) and (dep.axis < 0 if dep.has_rows else dep.zero)
+    own = index.is_current_index and (dep.axis < 0 if dep.has_rows else dep.zero)
     return dep.but() if own else MIXED
 
 
@@ -204,7 +199,7 @@ def with_item(node: Node) -> Dependence:
     dep, index, new = node.deps[:3]
     if index.is_const:
         return MIXED if new.has_rows and new.axis < 0 else joined(dep, new)
-    if not _is_current_index(index) or not (dep.has_rows or dep.any_layout):
+    if not index.is_current_index or not (dep.has_rows or dep.any_layout):
         return MIXED
     if new.is_const:
         new = Dependence(Kind.ROWS, axis=-1, same=True)

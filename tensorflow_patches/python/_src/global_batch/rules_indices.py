@@ -84,15 +84,10 @@ def _sliced_samples(node: Node, dep: Dependence, cut: slice) -> Dependence:
 
 def _own_sample(node: Node) -> Dependence:
     """x[i] in a loop over the samples."""
-    dep, at = node.deps[0], node.deps[1]
-    at_current = (
-        at.is_index
-        and not at.mask
-        and at.axis < 0
-        and int(node.op.get_attr("shrink_axis_mask")) & 1
-    )
+    dep, index = node.deps[0], node.deps[1]
+    takes_one = index.is_current_index and int(node.op.get_attr("shrink_axis_mask")) & 1
     plain = dep.has_rows and dep.axis == 0 and dep.outer == dep.inner == sizes.ONE
-    if at_current and plain and not dep.is_index and not dep.mask:
+    if takes_one and plain and not dep.is_index and not dep.mask:
         return dep.but(axis=-1)
     return MIXED
 

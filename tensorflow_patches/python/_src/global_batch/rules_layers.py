@@ -23,10 +23,9 @@ def contracted(node: Node, terms: Sequence[str], result: str) -> Dependence:
     deps = node.deps
     if not all(one.base in (Kind.CONST, Kind.ROWS, Kind.SUM) for one in deps):
         return MIXED
-    if (
-        any(one.is_index or one.mask for one in deps)
-        or sum(one.over is not None for one in deps) > 1
-    ):
+    if any(one.is_index or one.mask for one in deps):
+        return MIXED
+    if sum(one.over is not None for one in deps) > 1:
         return MIXED
     power = sum(one.power or 0 for one in deps)
     over = next((one.over for one in deps if one.over), None)
@@ -159,11 +158,10 @@ def inner(core: int) -> Rule:
             rank = node.rank(i)
             if rank is None or node.output.shape.rank is None or dep.axis < 0:
                 return UNKNOWN
-            if dep.axis >= rank - core or (
-                layout is not None and dep.axis - (rank - core) != front
-            ):
+            place = dep.axis - (rank - core)
+            if place >= 0 or (layout is not None and place != front):
                 return MIXED
-            front = dep.axis - (rank - core)
+            front = place
             layout = dep if layout is None else common_layout(layout, dep)
             if layout is None:
                 return MIXED

@@ -266,9 +266,9 @@ def padded(node: Node) -> Dependence:
     if not dep.has_rows or dep.axis < 0:
         zeros = node.type == "Pad" and node.deps[1].is_const
         return dep.but() if zeros and dep.base is Kind.SUM else elementwise(node)
-    if any(not one.is_const for one in node.deps[2:]) or (
-        node.type == "PadV2" and not dep.is_plain
-    ):
+    if any(not one.is_const for one in node.deps[2:]):
+        return MIXED
+    if node.type == "PadV2" and not dep.is_plain:
         return MIXED
     if how is None:
         return UNKNOWN
