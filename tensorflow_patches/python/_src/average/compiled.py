@@ -41,17 +41,16 @@ def average_in_one_call(
     sparse = [i for i, own in enumerate(rows) if own is not None]
     dense = [i for i, own in enumerate(rows) if own is None]
     graph = tf.compat.v1.get_default_graph()
+    attributes: dict[str, Any] = {}
+    if sparse:
+        attributes = _sparse_attributes([rows[i] for i in sparse], scope.duplicates(every_row))
     results = carrier.marked_identity(
         [tensor for i in sparse for tensor in _padded(gradients[i])]
         + [carrier.not_constant(tf.convert_to_tensor(gradients[i])) for i in dense],
         [names[i] for i in [*sparse, *dense]],
         carrier.numbered(label, carrier.count_in_graph(graph, label)),
         tf.convert_to_tensor(1.0 if weight is None else weight, dtype=tf.float32),
-        **(
-            _sparse_attributes([rows[i] for i in sparse], scope.duplicates(every_row))
-            if sparse
-            else {}
-        ),
+        **attributes,
     )
     averages: dict[int, Any] = dict(zip(dense, results[2 * len(sparse) :], strict=True))
     for pair, i in enumerate(sparse):
