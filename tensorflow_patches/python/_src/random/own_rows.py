@@ -107,14 +107,10 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
                 return op(*args, **kwargs)
             numbers = kinds.draw_marked(lambda: call.draw_rows(draw), draw, _is_nested())
             part = batch.current()
+            findings = None if part is None else part.findings
             # plan.py finds out later how these numbers are laid out (Draw.outer).
-            if (
-                draw.factor > 1
-                and part is not None
-                and part.findings is not None
-                and not _is_nested()
-            ):
-                part.findings.draws_with_factor.append((len(part.findings.draws) - 1, numbers))
+            if draw.factor > 1 and findings is not None and not _is_nested():
+                findings.draws_with_factor.append((len(findings.draws) - 1, numbers))
             return numbers
 
     return drawn
