@@ -106,7 +106,7 @@ def _padded(slices: Any) -> list[Any]:
         rows = tf.shape(slices.values, out_type=tf.int32)[0]
         spare = tf.maximum(tf.maximum(rows // 8, tf.minimum(rows, 512)), 1)
     more = (group.group_size - 1) * rows + group.group_size * spare
-    # A single process may load this graph: it adds rows of zeros at a valid index.
+    # A single process that loads this graph adds these rows of zeros, at a valid index.
     index = tf.concat([slices.indices, tf.zeros([1], slices.indices.dtype)], axis=0)
     row_shape = tf.shape(slices.values, out_type=tf.int32)[1:]
     zeros = tf.zeros(tf.concat([[more], row_shape], axis=0), slices.values.dtype)

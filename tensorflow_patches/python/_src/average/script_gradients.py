@@ -84,7 +84,7 @@ def _is_number(gradient: Any) -> bool:
 
 
 def variable_of(source: Any) -> Any:
-    """The tf.Variable that `source` is or that a Keras variable wraps; None for a tensor."""
+    """The trainable tf.Variable that `source` is or wraps, as Keras's variables do; or None."""
     source = unwrap.tf_variable(source)
     return source if isinstance(source, tf.Variable) and source.trainable else None
 

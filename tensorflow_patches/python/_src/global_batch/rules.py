@@ -119,7 +119,7 @@ _STATEFUL = {
     *_RANDOM, "ResourceGather", "ResourceGatherNd", "LookupTableFindV2", "MutableHashTableV2",
     "RngReadAndSkip", "Multinomial", "Empty", "VariableShape",
 }  # fmt: skip
-_SOURCES = {"Const", "ReadVariableOp", "VarHandleOp", "VariableV2", "HashTableV2"}
+_CONSTANTS = {"Const", "ReadVariableOp", "VarHandleOp", "VariableV2", "HashTableV2"}
 _V1_LOOPS = {"Enter", "Exit", "Merge", "NextIteration", "RefEnter", "RefMerge"}
 
 
@@ -135,7 +135,7 @@ def is_drawn(op: Any) -> bool:
 
 def of_node(node: Node) -> Dependence:
     name, deps = node.type, node.deps
-    if name in _SOURCES:
+    if name in _CONSTANTS:
         return _constant(node)
     if name == "Identity" and (drawn := _drawn(node.op)) is not None:
         return drawn

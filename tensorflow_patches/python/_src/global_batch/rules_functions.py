@@ -82,6 +82,7 @@ def looped(node: Node) -> list[Dependence]:
     by_sample = tested is not None and _ends_with_samples(tested, counters, node)
     for i in counters if by_sample else ():
         current[i] = Dependence(Kind.ROWS, axis=-1, is_index=True)
+    # Without a fixed point after this many iterations, what changes is unknown.
     for _ in range(len(before) + 4):
         after = node.analysis.inside(node.op, body, current).results()
         updated = [

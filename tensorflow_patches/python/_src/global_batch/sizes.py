@@ -1,7 +1,7 @@
 """Sizes in a graph: integers, and products of the number of samples and other sizes.
 
-Shapes that a program computes (by tf.shape, for reshapes and fills, or for the dimensions that a
-gradient is summed along) are tracked as such numbers, to follow the dimension of samples.
+Shapes that a program computes (by tf.shape, for reshapes and fills, or for the dimensions along
+which a gradient is summed) are tracked as such numbers, to follow the dimension of samples.
 """
 
 from __future__ import annotations

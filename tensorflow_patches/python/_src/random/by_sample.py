@@ -20,7 +20,7 @@ _local = threading.local()  # .keyed
 
 
 class _Keyed:
-    """A trace in which `key`, two int64 with 32 bits each, is the key of the sample."""
+    """A trace in which `key`, two int64 that hold 32 bits each, is the sample's key."""
 
     def __init__(self, graph: Any, key: Any) -> None:
         self._graph, self._key = graph, key

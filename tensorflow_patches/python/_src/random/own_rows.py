@@ -7,7 +7,7 @@ draws what one process draws, and a rank keeps the rows of its samples. If the o
 - The analysis of the step (global_batch/plan.py) derives the dimension of samples of a draw from
   the ops that compute its shape. If the shape does not depend on the number of samples, the draw
   has no such dimension and is the same on all ranks.
-- In a nested function (a `tf.function` in a step) it is derived from the function's arguments.
+- In a nested function (a `tf.function` in a step) the dimension is derived from the arguments.
 - In a loop of the script over divided data, inside a tape or a `tf.function`, a draw is for samples
   if its first dimension is unknown, or a multiple of the number of samples of a rank. If the ranks'
   parts differ in size, each rank draws its own numbers there, and the generators' states stay equal
@@ -51,8 +51,8 @@ class _Parameters(NamedTuple):
     Attributes:
       like_result: their last dimensions are the last dimensions of the result.
       first: their first dimensions are the first of the result.
-      trailing: the result has their dimensions after those of `shape`.
-      logits: the result has their rows, and no argument gives its shape.
+      trailing: the result has its dimensions after those of `shape`.
+      logits: the result has its rows, and no argument gives the result's shape.
     """
 
     like_result: tuple[str, ...] = ()
