@@ -212,7 +212,6 @@ class Part:
             self._updating.discard(id(metric))
 
     def to_sum(self, dtype: Any) -> Any:
-        """See the function `to_sum`."""
         return to_sum(self.weight, dtype)
 
     def terms(self, value: Any) -> list[kinds.Term] | None:

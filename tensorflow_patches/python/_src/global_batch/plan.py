@@ -145,7 +145,6 @@ def _has_static_rows(spec: Any) -> bool:
 
 
 def _can_be_gathered(spec: Any, compiled: bool, even_and_static: bool) -> bool:
-    """Whether the batches of the ranks can be gathered into one."""
     dense = all(
         isinstance(leaf, tf.TensorSpec) and leaf.dtype != tf.string
         for leaf in tf.nest.flatten(spec)
