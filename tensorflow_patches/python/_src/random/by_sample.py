@@ -37,9 +37,9 @@ class _Keyed:
         if graph is not self._graph:
             return None
         self._draws += 1
-        hashed = zlib.crc32(repr(seeds).encode())
+        apart = zlib.crc32(repr(seeds).encode())
         key = tf.bitcast(self._key[:1] + tf.bitwise.left_shift(self._key[1:], 32), tf.uint64)
-        return key, tf.constant([0, (self._draws << 32) + hashed], tf.uint64)
+        return key, tf.constant([0, (self._draws << 32) + apart], tf.uint64)
 
 
 def keyed(key: Any) -> contextlib.AbstractContextManager[None]:

@@ -50,21 +50,21 @@ def draw_rows(
         dtype = tf.convert_to_tensor(given["minval"]).dtype
     else:
         dtype = tf.as_dtype(given["dtype"])
-    row_size = tf.reduce_prod(tf.cast(shape[1:], tf.int64))
-    static_row_size = tf.get_static_value(row_size)
+    row = tf.reduce_prod(tf.cast(shape[1:], tf.int64))
+    static_row_size = tf.get_static_value(row)
     if name in _STATEFUL:
         if not (given["seed"] or given["seed2"]):
             return None  # its kernel draws the seeds
-        op, given = _stateless(name, given, tf.cast(whole, tf.int64) * row_size)
+        op, given = _stateless(name, given, tf.cast(whole, tf.int64) * row)
     elif tf.get_static_value(given["alg"]) not in (PHILOX, _BY_DEVICE):
         return None
     in_group = 16 // max(dtype.size, 4)  # numbers in a group of 128 bits
-    start = tf.cast(first, tf.int64) * row_size
+    start = tf.cast(first, tf.int64) * row
     steps = start // in_group * (_STEPS[op.__name__] * in_group or 1)
     given = {**given, "counter": advance(tf.convert_to_tensor(given["counter"]), steps)}
     if static_row_size is not None and static_row_size % in_group == 0:
         return op(**given)
-    count = tf.cast(shape[0], tf.int64) * row_size
+    count = tf.cast(shape[0], tf.int64) * row
     given["shape"] = tf.reshape(count + in_group - 1, [1])
     numbers = op(**given)
     return tf.reshape(tf.slice(numbers, [start % in_group], [count]), shape)
