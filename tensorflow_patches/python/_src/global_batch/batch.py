@@ -298,7 +298,7 @@ def outside_part(part: Part) -> Iterator[None]:
 
 
 def can_be_gathered(value: Any) -> bool:
-    """Whether the ranks' rows of `value` can be gathered: not if it is ragged or sparse."""
+    """Whether `value` is a dense tensor whose rows can be gathered from all ranks."""
     if not isinstance(value, tf.Tensor) or value.dtype in (tf.string, tf.variant, tf.resource):
         return False
     return value.shape.rank is not None and value.shape.rank > 0

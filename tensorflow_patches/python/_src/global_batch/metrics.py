@@ -21,8 +21,8 @@ from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import log
 from tensorflow.mpi._src.variables import unwrap
 
-# Attributes of a metric's variable: the part of its value that is already a sum over the ranks; and
-# a tf.Variable with this sum, if it was computed in a graph.
+# Attributes of a metric's variable: the part of its value that is the same on all ranks, such as an
+# earlier sum over them; and a tf.Variable with this sum, if it was computed in a graph.
 BASE = "_tf_mpi_base"
 _SUMMED = "_tf_mpi_summed"
 
@@ -241,7 +241,7 @@ def reset(original: Any) -> Any:
 
 
 def mark_synchronized(metric: Any) -> None:
-    """Declares that the current state of `metric` is the same on all ranks, if it runs eagerly."""
+    """Declares that the current state of `metric` is the same on all ranks; not in compat.v1."""
     with tf.init_scope():
         for variable in variables_of(metric) if tf.executing_eagerly() else ():
             if variable.is_initialized() and not holds_sums(variable):

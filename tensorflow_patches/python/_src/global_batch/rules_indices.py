@@ -168,7 +168,7 @@ def _own_rows(params: Dependence, indices: Dependence, axis: int) -> Dependence:
         return MIXED
     if indices.mask and indices.axis < 0:
         return MIXED
-    if indices.mask:  # the rows of a mask of the same length
+    if indices.mask:  # the rows that a mask selects
         return params.but(axis=axis + indices.axis, mask=indices.mask)
     plain = params.outer == params.inner == sizes.ONE
     own = axis + indices.axis if indices.axis >= 0 else -1

@@ -64,6 +64,7 @@ def draw_rows(
     given = {**given, "counter": advance(tf.convert_to_tensor(given["counter"]), steps)}
     if static_row_size is not None and static_row_size % in_group == 0:
         return op(**given)
+    # From the start of a group: a few numbers more, of which `count` are taken.
     count = tf.cast(shape[0], tf.int64) * row
     given["shape"] = tf.reshape(count + in_group - 1, [1])
     numbers = op(**given)
