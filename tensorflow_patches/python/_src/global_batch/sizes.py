@@ -318,6 +318,7 @@ _COMPARISONS = {
     "Equal": "eq", "NotEqual": "ne", "Less": "lt", "LessEqual": "le", "Greater": "gt",
     "GreaterEqual": "ge",
 }  # fmt: skip
+# Each takes the op, the index of the output, and the values of the inputs.
 _FOLDS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("Identity", "StopGradient", "Snapshot", "EnsureShape"), _identity),
     **dict.fromkeys(("Add", "AddV2"), _elementwise(operator.add)),
