@@ -26,8 +26,6 @@ def average(
 ) -> list[Any]:
     """The averages over all ranks of `weight * tensor`.
 
-    In few operations, but enough to overlap communication with the backward pass.
-
     Args:
       tensors: dense tensors or variables of floating or complex dtypes; the same number, dtypes and
         shapes on all ranks.
@@ -118,7 +116,7 @@ def _in_graph(tensors: list[Any], names: list[str], label: str, weight: Any) -> 
             [tensors[i] for i in bucket], [names[i] for i in bucket], numbered, weight
         )
         if len(results) >= _FAN_OUT and "synchronous_updates" in config.get("TF_MPI_EXTRAS"):
-            results = carrier.kept_identity(results, "mpi_averages")
+            results = carrier.kept_identity(results)
         for i, result in zip(bucket, results, strict=True):
             averages[i] = result
     return averages
@@ -130,21 +128,21 @@ def buckets(tensors: list[Any]) -> list[list[int]]:
     The last gradients are computed first, so they are sent while the others are computed, and are
     still in the processor's cache. A large tensor has its own op.
     """
-    buckets: list[list[int]] = []
+    found: list[list[int]] = []
     max_bytes, large = c_api.op_sizes()
     size = max_bytes  # bytes in the last bucket
     small: list[int] = []
     for i in reversed(range(len(tensors))):
         if _bytes(tensors[i]) >= large:
-            buckets.append([i])
+            found.append([i])
             continue
         if size >= max_bytes:
             small = []
-            buckets.append(small)
+            found.append(small)
             size = 0
         small.append(i)
         size += _bytes(tensors[i])
-    return buckets
+    return found
 
 
 def _bytes(tensor: Any) -> int:
@@ -186,7 +184,7 @@ def average_slices(
     eagerly = tf.executing_eagerly()
     scale = tf.convert_to_tensor(1.0 if weight is None else weight, dtype=tf.float32)
     run = _slices_eagerly if eagerly else _slices_in_graph
-    values, indices = run(slices, name, label, scale, compiled.table_rows(slices), every_row)
+    values, indices = run(slices, name, label, scale, scope.duplicates(every_row))
     if eagerly and not every_row:
         values._tf_mpi_distinct = indices
     return tf.IndexedSlices(values, indices, slices.dense_shape)
@@ -211,8 +209,8 @@ def map_values(function: Callable[[Any], Any], gradient: Any) -> Any:
 
 
 def with_dense_shape_of(gradient: Any, variable: Any) -> Any:
-    """The gradient; a dense_shape with a wrong static number of rows is replaced: stock TensorFlow
-    ignores dense_shape, our averages use it."""
+    """The gradient, with the variable's shape as dense_shape if that has a wrong static number of
+    rows: stock TensorFlow ignores dense_shape, our averages use it."""
     from tensorflow.python.framework import tensor_shape
 
     if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:
@@ -239,9 +237,7 @@ def _numbered_names(names: Sequence[str]) -> list[str]:
     return numbered
 
 
-def _slices_eagerly(
-    slices: Any, name: str, label: str, weight: Any, table_rows: int, every_row: bool
-) -> list[Any]:
+def _slices_eagerly(slices: Any, name: str, label: str, weight: Any, duplicates: int) -> list[Any]:
     from tensorflow.python.eager import context, execute
 
     types = (slices.values.dtype.as_datatype_enum, slices.indices.dtype.as_datatype_enum)
@@ -251,29 +247,26 @@ def _slices_eagerly(
         inputs=[slices.values, slices.indices, weight],
         attrs=(
             *("T", types[0], "Tindices", types[1], "label", label),
-            *("names", [name], "table_rows", table_rows),
-            *("duplicates", scope.duplicates(every_row)),
+            *("names", [name], "table_rows", compiled.table_rows(slices)),
+            *("duplicates", duplicates),
         ),
         ctx=context.context(),
     )
     return found
 
 
-def _slices_in_graph(
-    slices: Any, name: str, label: str, weight: Any, table_rows: int, every_row: bool
-) -> list[Any]:
+def _slices_in_graph(slices: Any, name: str, label: str, weight: Any, duplicates: int) -> list[Any]:
     number = carrier.count_in_graph(tf.compat.v1.get_default_graph(), f"{name} ({label})")
-    attributes = {
-        carrier.TABLE_ROWS: {"i": table_rows},
-        carrier.DUPLICATES: {"i": scope.duplicates(every_row)},
-    }
-    return carrier.marked_identity(
-        _of_unknown_length(slices),
-        [name],
-        carrier.numbered(label, number),
-        weight,
-        **{**attributes, "_XlaCompile": {"b": False}},
-    )
+    inputs, attributes = _sparse_inputs(slices, duplicates)
+    numbered = carrier.numbered(label, number)
+    return carrier.marked_identity(inputs, [name], numbered, weight, **attributes)
+
+
+def _sparse_inputs(slices: Any, duplicates: int) -> tuple[list[Any], dict[str, Any]]:
+    """The inputs and attributes of an average of rows, which auto-clustering leaves alone."""
+    attributes = {carrier.TABLE_ROWS: {"i": compiled.table_rows(slices)}}
+    attributes |= {carrier.DUPLICATES: {"i": duplicates}, "_XlaCompile": {"b": False}}
+    return _of_unknown_length(slices), attributes
 
 
 def _of_unknown_length(slices: Any) -> list[Any]:
@@ -343,6 +336,4 @@ def average_inputs(
         return [carrier.not_constant(tensor) for tensor in tensors], {}
     if compiled.is_compiled():
         return compiled.average_inputs(slices, duplicates)
-    attributes = {carrier.TABLE_ROWS: {"i": compiled.table_rows(slices)}}
-    attributes |= {carrier.DUPLICATES: {"i": duplicates}, "_XlaCompile": {"b": False}}
-    return _of_unknown_length(slices), attributes
+    return _sparse_inputs(slices, duplicates)

@@ -40,9 +40,9 @@ def mark(op: Any, names: list[str], label: str, **more: Any) -> None:
     _set(op, {_KEEP: {"b": True}, **attributes})
 
 
-def kept_identity(tensors: list[Any], name: str) -> list[Any]:
+def kept_identity(averages: list[Any]) -> list[Any]:
     """An IdentityN that Grappler leaves unchanged."""
-    outputs: list[Any] = tf.identity_n(tensors, name=name)
+    outputs: list[Any] = tf.identity_n(averages, name="mpi_averages")
     _set(outputs[0].op, {_KEEP: {"b": True}})
     return list(outputs)
 
@@ -80,9 +80,10 @@ def numbered(label: str, number: int) -> str:
 
 
 def count_in_graph(graph: Any, label: str) -> int:
-    """Counts one more average of `label` in `graph`'s function, with its branches and loops.
+    """The number, from 1, of a new average of `label` in `graph`'s function.
 
-    Each tf.function counts by itself: whether it is traced inside another may differ by rank.
+    Branches and loops count with their function. A tf.function inside another counts by itself:
+    whether it is traced there may differ by rank.
     """
     from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 

@@ -38,27 +38,25 @@ def average_in_one_call(
     """
     count = _rows if every_row else _rows_if_sparse
     rows = [count(g) if isinstance(g, tf.IndexedSlices) else None for g in gradients]
-    sparse = [number for number, own in enumerate(rows) if own is not None]
-    dense = [number for number, own in enumerate(rows) if own is None]
+    sparse = [i for i, own in enumerate(rows) if own is not None]
+    dense = [i for i, own in enumerate(rows) if own is None]
     graph = tf.compat.v1.get_default_graph()
+    attributes: dict[str, Any] = {}
+    if sparse:
+        attributes = _sparse_attributes([rows[i] for i in sparse], scope.duplicates(every_row))
     results = carrier.marked_identity(
-        [tensor for n in sparse for tensor in _padded(gradients[n])]
-        + [carrier.not_constant(tf.convert_to_tensor(gradients[n])) for n in dense],
-        [names[number] for number in [*sparse, *dense]],
+        [tensor for i in sparse for tensor in _padded(gradients[i])]
+        + [carrier.not_constant(tf.convert_to_tensor(gradients[i])) for i in dense],
+        [names[i] for i in [*sparse, *dense]],
         carrier.numbered(label, carrier.count_in_graph(graph, label)),
         tf.convert_to_tensor(1.0 if weight is None else weight, dtype=tf.float32),
-        **(
-            _sparse_attributes([rows[n] for n in sparse], scope.duplicates(every_row))
-            if sparse
-            else {}
-        ),
+        **attributes,
     )
     averages: dict[int, Any] = dict(zip(dense, results[2 * len(sparse) :], strict=True))
-    for i, number in enumerate(sparse):
-        values, indices = results[2 * i : 2 * i + 2]
-        shape = gradients[number].dense_shape
-        averages[number] = tf.IndexedSlices(values, indices, shape)
-    return [averages[number] for number in range(len(gradients))]
+    for pair, i in enumerate(sparse):
+        values, indices = results[2 * pair : 2 * pair + 2]
+        averages[i] = tf.IndexedSlices(values, indices, gradients[i].dense_shape)
+    return [averages[i] for i in range(len(gradients))]
 
 
 def _sparse_attributes(rows: list[int | None], duplicates: int) -> dict[str, Any]:
@@ -108,7 +106,7 @@ def _padded(slices: Any) -> list[Any]:
         rows = tf.shape(slices.values, out_type=tf.int32)[0]
         spare = tf.maximum(tf.maximum(rows // 8, tf.minimum(rows, 512)), 1)
     more = (group.group_size - 1) * rows + group.group_size * spare
-    # A single process may load this graph: it adds rows of zeros at a valid index.
+    # A single process that loads this graph adds these rows of zeros, at a valid index.
     index = tf.concat([slices.indices, tf.zeros([1], slices.indices.dtype)], axis=0)
     row_shape = tf.shape(slices.values, out_type=tf.int32)[1:]
     zeros = tf.zeros(tf.concat([[more], row_shape], axis=0), slices.values.dtype)

@@ -122,7 +122,7 @@ def duplicates(every_row: bool) -> int:
 
     0 sums them. 1 keeps all rows of all ranks. 2 does so, too, unless all ranks have identical
     rows, which then occur once: ranks that get the same data, in a loop of the script or by
-    train_on_batch, act as one process. If data is divided, equal rows come from different samples.
+    train_on_batch, act as one process. If data are divided, equal rows are of different samples.
     """
     if not every_row:
         return 0

@@ -84,7 +84,7 @@ def _is_number(gradient: Any) -> bool:
 
 
 def variable_of(source: Any) -> Any:
-    """The tf.Variable that `source` is or that a Keras variable wraps; None for a tensor."""
+    """The trainable tf.Variable that `source` is or wraps, as Keras's variables do; or None."""
     source = unwrap.tf_variable(source)
     return source if isinstance(source, tf.Variable) and source.trainable else None
 
@@ -207,8 +207,8 @@ def resolve(gradient: Any) -> tuple[Any, bool]:
         direct = tensor.op.type == "Placeholder"
         _average_sources(tensor, _PASSED_ON if direct else _ASSIGNED)
         return gradient, lineage.is_averaged(gradient)
-    # An optimizer would average a share as a gradient of a part. In a branch, it would average on
-    # the ranks that take the branch only; after this, a condition on gradients is the same on all.
+    # An optimizer would average a share as a gradient of a part. In a branch it would average only
+    # on the ranks that take it; an average outside makes a condition on gradients the same on all.
     if taken.of_shares or taken.op.graph is not tf.compat.v1.get_default_graph():
         _become_average(taken)
     if taken.is_average:

@@ -53,12 +53,12 @@ def taking_by_shares(original: Any) -> Any:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        original_here = hooking.with_callers_autograph(original)
+        function = hooking.with_callers_autograph(original)
         if not _are_shares(target, sources):
-            return original_here(self, target, sources, output_gradients, *args, **kwargs)
+            return function(self, target, sources, output_gradients, *args, **kwargs)
         upstream = _times_share(target, output_gradients)
         with scope.shares():
-            return original_here(self, target, sources, upstream, *args, **kwargs)
+            return function(self, target, sources, upstream, *args, **kwargs)
 
     return gradient
 

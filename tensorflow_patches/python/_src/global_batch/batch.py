@@ -53,9 +53,8 @@ class Part:
         # Whether its samples count, unlike those of a stand-in; None: True.
         self.counts = getattr(shard, "counts", None)
         leaves = [leaf for leaf in tf.nest.flatten(shard.data) if isinstance(leaf, tf.Tensor)]
-        batched = [leaf for leaf in leaves if leaf.shape.rank]
         # A tensor of this part whose first dimension is that of its samples; None without one.
-        self.samples = batched[0] if batched else None
+        self.samples = next((leaf for leaf in leaves if leaf.shape.rank), None)
         self.findings = findings
         self.planned = Planned(
             plan.sites if plan is not None else (), plan.draws if plan is not None else ()
@@ -170,7 +169,7 @@ class Part:
         """
         if leaf is None and tf.is_tensor(value):
             leaf = Leaf.GATHER if can_be_gathered(value) else Leaf.MEAN
-        if leaf in (None, Leaf.KEEP) or not tf.is_tensor(value):
+        if leaf is Leaf.KEEP or not tf.is_tensor(value):
             return value
         if leaf is not Leaf.GATHER:
             return self.mean(value, what, is_sum=leaf is Leaf.SUM)
@@ -213,7 +212,6 @@ class Part:
             self._updating.discard(id(metric))
 
     def to_sum(self, dtype: Any) -> Any:
-        """`to_sum` for this part."""
         return to_sum(self.weight, dtype)
 
     def terms(self, value: Any) -> list[kinds.Term] | None:
@@ -300,7 +298,7 @@ def outside_part(part: Part) -> Iterator[None]:
 
 
 def can_be_gathered(value: Any) -> bool:
-    """Whether the ranks' rows of `value` can be gathered: not if it is ragged or sparse."""
+    """Whether `value` is a dense tensor whose rows can be gathered from all ranks."""
     if not isinstance(value, tf.Tensor) or value.dtype in (tf.string, tf.variant, tf.resource):
         return False
     return value.shape.rank is not None and value.shape.rank > 0
@@ -329,10 +327,9 @@ def gather_batch(x: Any) -> Any:
 def gather(x: Any, part: Part | None, replicated: bool) -> Any:
     """The rows of `x` of all ranks, in the batch's order.
 
-    Differentiable for floating and complex types; other types have no gradient.
-
-    A step averages its gradients over ranks, weighted by samples. The gradient that flows back
-    through here is scaled so that this average is the gradient of the mean of the ranks' losses.
+    Differentiable for floating and complex types. A step averages its gradients over ranks,
+    weighted by samples. The gradient that flows back through here is scaled so that this average is
+    the gradient of the mean of the ranks' losses.
 
     Args:
       x: a tensor; its first dimension may differ by rank, and must be static in compiled code.
@@ -365,10 +362,10 @@ def gather(x: Any, part: Part | None, replicated: bool) -> Any:
 
 
 def _gathered(x: Any, part: Part | None) -> tuple[Any, Any]:
-    """The gathered tensor, and a function that takes this rank's rows from its gradient, which may
-    be None for a dtype without gradients.
+    """The gathered tensor, and a function that takes this rank's rows from the gradient of it; None
+    in place of the function if `x` may have no gradient.
 
-    `x` may also contain only the samples that a mask has left; then the ranks' numbers differ.
+    A mask may have selected the rows of `x`, so their number may differ by rank.
     """
     static = x.shape[0]
     if part is not None and part.weight is None and static and static == part.static_rows:
@@ -413,8 +410,8 @@ def _compiled(x: Any, part: Part | None) -> tuple[Any, Any]:
     total = averaging.average([padded], ["samples"], "whole batch")[0] * group.size
     if not x.dtype.is_floating:
         total = tf.round(total)
-    everyone = tf.reshape(tf.cast(total, x.dtype), [group.size * rows, *x.shape[1:]])
-    return everyone, lambda whole: whole[before * rows :][:rows]
+    whole = tf.reshape(tf.cast(total, x.dtype), [group.size * rows, *x.shape[1:]])
+    return whole, lambda like_whole: like_whole[before * rows :][:rows]
 
 
 def allgather(x: Any) -> Any:

@@ -37,7 +37,7 @@ def of_whole_batch(original: Any) -> Any:
     ) -> Any:
         part = batch.current()
         function = hooking.with_callers_autograph(original)
-        trained = [_is_trained(source) for source in tf.nest.flatten(sources)]
+        trained = [getattr(source, "trainable", False) for source in tf.nest.flatten(sources)]
         if part is None and any(trained):
             loop_losses.check(tf.nest.flatten(target))
         if part is not None and not part.is_suspended and any(trained):
@@ -48,16 +48,13 @@ def of_whole_batch(original: Any) -> Any:
             elif output_gradients is None:
                 target, output_gradients = _scaled(part, target)
         found = function(self, target, sources, output_gradients, *args, **kwargs)
-        if part is not None and Kind.GRADIENT in part.values.values():  # a norm in the logs
+        # The step returns a value of gradients, such as their norm.
+        if part is not None and Kind.GRADIENT in part.values.values():
             for one in tf.nest.flatten(found):
                 script_gradients.average_at_its_source(lineage.values_of(one))
         return found
 
     return gradient
-
-
-def _is_trained(source: Any) -> bool:
-    return bool(getattr(source, "trainable", False))
 
 
 def _placeholder(part: Any, variable: Any) -> Any:
@@ -93,7 +90,7 @@ def _analyze(part: Any, findings: Findings, targets: list[Any], upstream: Any) -
 
 
 def intercept_in_trace(grads: Any) -> bool:
-    """Analyzes what an optimizer receives; True if the step is only analyzed: no update then.
+    """Analyzes what an optimizer receives; True if the step is only analyzed: it must not update.
 
     Args:
       grads: gradients, or pairs of a gradient and its variable.
@@ -143,7 +140,7 @@ def _scaled(part: Any, target: Any) -> tuple[Any, Any]:
         return target, None
     found = [_terms(part, one) for one in targets]
     if any(terms is None for terms in found):
-        # The analysis of the step has found terms, or has not come to this gradient.
+        # The analysis of the step found terms here, or did not reach this gradient.
         log.once(
             "a gradient is taken of a value that is neither a mean nor a sum over samples, so the "
             "average of the ranks' gradients is not one process's. Compute the loss as a mean over "

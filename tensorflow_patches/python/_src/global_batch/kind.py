@@ -29,7 +29,7 @@ class Kind(enum.Enum):
     UNKNOWN = "unknown"
 
 
-FIRST = "first"
+FIRST = "first"  # a value of Dependence.is_index
 # Independent rows. A sample may have several, laid out as Dependence.outer and inner say.
 ROWS = {Kind.ROWS, Kind.CONST_ROWS}
 
@@ -42,17 +42,18 @@ class Dependence:
 
     Attributes:
       base: CONST, SIZE, ROWS, ROWS_PLUS_MEAN, SUM, LINEAR, GRADIENT, MIXED or UNKNOWN.
-      axis: the dimension of samples; -1: it belongs to the current sample of a loop over samples.
-      outer, inner: that dimension has outer * N * inner elements; those of sample i are at
-        (o * N + i) * inner + j. Concatenation multiplies outer, flattening multiplies inner.
+      axis: the dimension of samples; -1: the tensor is of a loop's current sample.
+      outer, inner: for N samples that dimension has outer * N * inner elements; those of sample i
+        are at (o * N + i) * inner + j, for o < outer and j < inner. Concatenation increases outer,
+        flattening increases inner.
       power: the exponent of the number of samples; None: another function of that number.
       over: the key of the scalar, a sum or a mean over samples, by which it is divided.
       same: whether all rows are equal.
       mask: the key of the mask that selected its rows; None: it has all rows. Rows that different
         masks have selected do not correspond.
-      is_index: whether the values are indices of samples; FIRST: the first in each vector is.
+      is_index: whether the values are indices of samples; FIRST: only the first of each vector.
       any_layout: whether any outer and inner fit, as for random numbers.
-      zero: whether it is 0, which is also a sum.
+      zero: whether it is 0: a constant, and also a sum over samples.
       numbers: its values, as an array of sizes.Number; None if they are not tracked.
     """
 
@@ -82,9 +83,9 @@ class Dependence:
         if self.base is Kind.CONST:
             by_power = {0: Kind.CONST, -1: Kind.INVERSE}
             return by_power.get(self.power, Kind.SIZE)
-        return self._rows() if self.base is Kind.ROWS else self.base
+        return self._kind_of_rows() if self.base is Kind.ROWS else self.base
 
-    def _rows(self) -> Kind:
+    def _kind_of_rows(self) -> Kind:
         if self.power not in (0, -1):
             return Kind.UNKNOWN
         if self.power:
@@ -118,6 +119,11 @@ class Dependence:
         return self.base is Kind.CONST and self.power == 0 and self.over is None
 
     @property
+    def is_current_index(self) -> bool:
+        """Whether it is the index of a loop's current sample."""
+        return self.axis < 0 and not self.mask and bool(self.is_index)
+
+    @property
     def is_count(self) -> bool:
         """Whether it is the number of samples, times a constant."""
         return self.base is Kind.CONST and self.power == 1 and self.over is None
@@ -131,13 +137,7 @@ CONST, SIZE, MIXED, UNKNOWN = map(Dependence, (Kind.CONST, Kind.SIZE, Kind.MIXED
 SUM, LINEAR = Dependence(Kind.SUM), Dependence(Kind.LINEAR)
 
 OF_KIND = {  # the dependence of a tensor of which only the kind is known
-    **{
-        kind: Dependence(kind)
-        for kind in (
-            *(Kind.CONST, Kind.SIZE, Kind.ROWS, Kind.ROWS_PLUS_MEAN, Kind.SUM, Kind.LINEAR),
-            *(Kind.GRADIENT, Kind.MIXED, Kind.UNKNOWN),
-        )
-    },
+    **{kind: Dependence(kind) for kind in Kind},
     Kind.INVERSE: Dependence(Kind.CONST, power=-1),
     Kind.CONST_ROWS: Dependence(Kind.ROWS, same=True),
     Kind.ROWS_OVER_SIZE: Dependence(Kind.ROWS, power=-1),
@@ -189,12 +189,9 @@ def joined(one: Dependence, other: Dependence) -> Dependence:
     if one.over != other.over:
         return UNKNOWN
     if bases == {Kind.ROWS}:
-        if (one.axis, one.power, one.mask, one.is_index) == (
-            *(other.axis, other.power, other.mask, other.is_index),
-        ):
-            layout = common_layout(one, other)
-            return UNKNOWN if layout is None else layout.but(same=one.same and other.same)
-        return UNKNOWN
+        forms = {(dep.axis, dep.power, dep.mask, dep.is_index) for dep in (one, other)}
+        layout = common_layout(one, other) if len(forms) == 1 else None
+        return UNKNOWN if layout is None else layout.but(same=one.same and other.same)
     if bases == {Kind.CONST, Kind.ROWS}:
         rows, const = (one, other) if one.base is Kind.ROWS else (other, one)
         return rows.but(same=False) if const.power == rows.power else UNKNOWN

@@ -1,8 +1,8 @@
 """How a tensor of a graph depends on the samples of a batch, derived from its ops.
 
 A loss that is a mean over independent samples is the mean of the losses of the batch's parts. Other
-losses need the whole batch. The analysis goes from a tensor back to the samples, and into
-functions, branches and loops. An op without a rule makes the kind unknown (rules.py).
+losses must be scaled, or need the whole batch. The analysis goes from a tensor back to the samples,
+and into functions, branches and loops. An op without a rule makes the kind unknown (rules.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RULES_FOR_ALL_OUTPUTS = {
     **dict.fromkeys(rules_functions.LOOPS, rules_functions.looped),
 }
 _NOT_PER_SAMPLE = {Kind.MIXED, Kind.LINEAR, Kind.RATIO, Kind.UNKNOWN}
-_PASSES = ("Cast", "Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
+_PASS_THROUGH = ("Cast", "Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
 
 
 def key(tensor: Any) -> tuple[int, str, int]:
@@ -77,9 +77,8 @@ class Analysis:
         self._captures: dict[int, int] = {}  # the number of captures noted, by the graph's id
         self._inside: dict[Any, list[Inside]] = {}  # by the key of the call's first output
         self._divisors: dict[Any, Ratio] = {}  # by the key of the tensor that divides
-        # Ops that draw for samples and have no mark (see `draw_marked`); also of functions inside.
+        # Ops, also in called functions, that draw for samples and have no mark (see `draw_marked`).
         self.foreign_draws: list[Any] = []
-        self._parent: Analysis | None = None
         self.call = ""  # the names of the ops that call the analyzed function
 
     def note(self, tensor: Any, kind: Kind) -> None:
@@ -98,7 +97,7 @@ class Analysis:
         return Node(self, tensor, [], self._rows).dims_of(tensor, self.dependence(tensor))
 
     def dependence(self, tensor: Any) -> Dependence:
-        """How `tensor` depends on the samples; analyzes all from which it is computed."""
+        """How `tensor` depends on the samples; analyzes all tensors from which it is computed."""
         self._note_captures(tensor.graph)
         todo = [tensor]
         while todo:
@@ -151,8 +150,8 @@ class Analysis:
     def why(self, tensor: Any) -> Any:
         """The first op on the way to `tensor` that combines several samples or cannot be analyzed.
 
-        If that op calls a function, a branch or a loop, it is an op in there. None if `tensor` does
-        not depend on such an op.
+        If that op calls a function, a branch or a loop, the result is an op in that function. None
+        if `tensor` does not depend on such an op.
         """
         if self.kind(tensor) not in _NOT_PER_SAMPLE:
             return None
@@ -174,7 +173,7 @@ class Analysis:
     def divisor(self, tensor: Any) -> Ratio | None:
         """The Ratio of a division by `tensor`. Its numerator is not known yet: `ratio` sets it.
 
-        None unless `tensor` is a scalar sum or mean, or has one as its variable part, as in
+        None unless `tensor` is a scalar sum or mean, or is computed from one and a constant, as in
         max(sum, 1); None, too, if gradients may flow through it to variables.
         """
         if tensor.shape.num_elements() != 1:
@@ -182,7 +181,7 @@ class Analysis:
         dep, divisor = self.dependence(tensor), tensor
         of_whole: Callable[[Any], Any] = _itself
         if dep.base is not Kind.SUM:
-            while divisor.op.type in _PASSES:
+            while divisor.op.type in _PASS_THROUGH:
                 divisor = divisor.op.inputs[0]
             if divisor.op.type not in ("Maximum", "AddV2", "Add"):
                 return None
@@ -258,7 +257,7 @@ class Inside(Analysis):
     def outside(self, placeholder: Any) -> Any:
         names = [tensor.op.name for tensor in self.graph.inputs]
         skipped = len(self._op.inputs) - len(names)  # 1 for a branch: its condition
-        if placeholder.op.name not in names or self._parent is None:
+        if placeholder.op.name not in names:
             return None
         return self._parent, self._op.inputs[names.index(placeholder.op.name) + skipped]
 

@@ -38,8 +38,7 @@ def check(targets: list[Any]) -> None:
     """Warns of each loss among `targets` that is known not to be a mean over samples.
 
     Called where gradients of trained variables are taken outside of Keras's fit. A script that has
-    called tf.mpi.allreduce or allgather outside of graphs is not warned: it may compensate for
-    that.
+    called tf.mpi.allreduce or allgather outside of graphs is not warned: it may scale them itself.
     """
     if group.size == 1 or not scope.is_divided() or collectives.combined_by_script:
         return
@@ -57,14 +56,14 @@ def check(targets: list[Any]) -> None:
 
 
 def as_mean(loss: Any) -> Any:
-    """Declares that the ranks' average of `loss`, of a part, is the whole batch's loss."""
+    """Declares that the average of `loss` over the ranks is the whole batch's loss."""
     if hasattr(loss, "graph"):
         naming.noted(loss.graph, _MEANS, list).append(loss)
     return loss
 
 
 def _samples(graph: Any) -> list[Any]:
-    """Arguments and iterators' elements of `graph` with, perhaps, a part's samples as rows."""
+    """Arguments and iterators' elements of `graph` whose rows may be the samples of a part."""
     parts = scope.own_rows() or set()
     inputs = getattr(graph, "inputs", ())
     given = [one for one in inputs if one.dtype not in ("resource", "variant")]

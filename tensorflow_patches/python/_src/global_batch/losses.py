@@ -182,7 +182,7 @@ def _weights(sample_weight: Any, mask: Any, dtype: Any) -> Any:
     """The sum of the weights of samples that are not masked."""
     if sample_weight is None:
         return None if mask is None else tf.reduce_sum(tf.cast(mask, dtype))
-    weights = tf.cast(_tensor(sample_weight), dtype)
+    weights = tf.cast(sample_weight, dtype)
     if mask is None:
         return tf.reduce_sum(weights)
     mask = tf.cast(mask, dtype)

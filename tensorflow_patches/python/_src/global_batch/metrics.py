@@ -21,8 +21,8 @@ from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.runtime import log
 from tensorflow.mpi._src.variables import unwrap
 
-# Attributes of a metric's variable: the sum over ranks that it contains since its last reset, and a
-# tf.Variable with this sum, if it was computed in a graph.
+# Attributes of a metric's variable: the part of its value that is the same on all ranks, such as an
+# earlier sum over them; and a tf.Variable with this sum, if it was computed in a graph.
 BASE = "_tf_mpi_base"
 _SUMMED = "_tf_mpi_summed"
 
@@ -67,8 +67,8 @@ def _analyze(
             continue
         kind = None if added is None else part.kind(added)
         once = kind in (Kind.MEAN, Kind.CONST) and added.dtype.is_floating
-        both = once_by_handle[id(handle)] not in (None, once)
-        if both or not (once or kind is Kind.SUM or part.is_count(added)):
+        adds_both_ways = once_by_handle[id(handle)] not in (None, once)
+        if adds_both_ways or not (once or kind is Kind.SUM or part.is_count(added)):
             why = Why(f"the metric '{metric.name}'", part.why(added))
         once_by_handle[id(handle)] = once
     if why is None:
@@ -126,7 +126,7 @@ def _rank(one: Any) -> Any:
 
 
 def analyze_update(metric: Any, args: Any, kwargs: Any) -> list[tuple[Any, bool | None]] | None:
-    """How an update with these arguments changes a metric that was updated like this before.
+    """How an update with these arguments, which has run before, changes the metric.
 
     A first dimension of an argument is taken as that of samples.
 
@@ -241,7 +241,7 @@ def reset(original: Any) -> Any:
 
 
 def mark_synchronized(metric: Any) -> None:
-    """Declares that the current state of `metric` is the same on all ranks, if it runs eagerly."""
+    """Declares that the current state of `metric` is the same on all ranks; not in compat.v1."""
     with tf.init_scope():
         for variable in variables_of(metric) if tf.executing_eagerly() else ():
             if variable.is_initialized() and not holds_sums(variable):

@@ -25,7 +25,7 @@ def drawn_mark(op: Any) -> list[int] | None:
 class Node:
     """One output of an op and the dependences of its inputs.
 
-    `rows` is the number of samples, None if not static; `size` is it as a Number, N if not static.
+    `rows` is the number of samples, None if not static; `size` is a Number for it, perhaps sizes.N.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Node:
         self.size = sizes.number(rows) if rows else sizes.N
 
     def with_deps(self, deps: list[Dependence], which: list[int] | None = None) -> Node:
-        """A copy with other dependences of its inputs, or of only the inputs `which`."""
+        """A copy with other dependences of its inputs; with `which`, it has only these inputs."""
         other = Node(self.analysis, self.output, deps, self.rows)
         if which is not None:
             other.inputs = [self.inputs[i] for i in which]
@@ -71,7 +71,7 @@ class Node:
     def dims_of(self, tensor: Any, dep: Dependence) -> list[Number] | None:
         if tensor.shape.rank is None:
             return None
-        graph = getattr(tensor.graph, "name", "")  # a branch's
+        graph = getattr(tensor.graph, "name", "")  # tells branches apart
         name = f"{self.analysis.call}{graph}/{tensor.op.name}:{tensor.value_index}"
         # Whether its other dimensions may depend on the samples, too.
         is_lost = dep.base in (Kind.MIXED, Kind.UNKNOWN) or dep.axis < 0

@@ -15,7 +15,8 @@ import tensorflow as tf
 from tensorflow.mpi._src.global_batch import kinds
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
 
-_GRADIENT = "_gradient_op_type"
+_GRADIENT = "_gradient_op_type"  # TensorFlow's attribute
+# The kinds that a gradient may have if its source is rows, and if it is a variable or a constant.
 _TO_ROWS = {Kind.ROWS_OVER_SIZE, Kind.CONST}
 _TO_CONSTANTS = {Kind.MEAN, Kind.CONST}
 

@@ -74,7 +74,8 @@ def plan_for(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batche
     """
     plans = vars(step.model).setdefault(_PLANS, {})
     static = _has_static_rows(spec)
-    key = (step.call, _described(spec), static, is_even, why, whole_batches)
+    described = repr(tf.nest.map_structure(_with_unknown_rows, spec))
+    key = (step.call, described, static, is_even, why, whole_batches)
     if step.fresh:
         for stale in [one for one in plans if one[0] == step.call]:
             del plans[stale]
@@ -96,10 +97,6 @@ def current(model: Any, step_name: str) -> Plan | None:
     return found
 
 
-def _described(spec: Any) -> str:
-    return repr(tf.nest.map_structure(_with_unknown_rows, spec))
-
-
 def _make(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batches: bool) -> Plan:
     findings = Findings(step.eagerly)
     even_and_static = is_even and _has_static_rows(spec)
@@ -114,6 +111,7 @@ def _make(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batches: 
     if findings.nested_draws and not is_even:
         what = "a random draw in a tf.function that the step calls"
         findings.whys.append(Why(what, way_out=f"{way_out}, or remove that tf.function"))
+    # Compiled code cannot gather parts with weights. With draws by kernels all have one (feeds.py).
     if findings.gathered and step.compiled and (findings.draws_by_kernels or not even_and_static):
         first = findings.gathered[0]
         way_out = f"set jit_compile=False, or {way_out}"
@@ -124,11 +122,8 @@ def _make(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batches: 
         Verdict.WHOLE if findings.whys else Verdict.GATHER if findings.gathered else Verdict.SPLIT
     )
     plan = Plan(verdict, findings, plain=step.own_loop)
-    if (
-        plan.is_whole
-        and not whole_batches
-        and not _can_be_gathered(spec, step.compiled, even_and_static)
-    ):
+    can_be_whole = whole_batches or _can_be_gathered(spec, step.compiled, even_and_static)
+    if plan.is_whole and not can_be_whole:
         plan.verdict = Verdict.SPLIT
         for site in plan.sites:
             site.how = How.PART if site.how is How.WHOLE else site.how
@@ -150,7 +145,6 @@ def _has_static_rows(spec: Any) -> bool:
 
 
 def _can_be_gathered(spec: Any, compiled: bool, even_and_static: bool) -> bool:
-    """Whether the batches of the ranks can be gathered into one."""
     dense = all(
         isinstance(leaf, tf.TensorSpec) and leaf.dtype != tf.string
         for leaf in tf.nest.flatten(spec)
@@ -201,7 +195,7 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Findings:
 
 @contextlib.contextmanager
 def only_traced(model: Any, changed_attributes: list[str] | None = None) -> Iterator[None]:
-    """Restores Python state after a trace of `model` that one process does not make.
+    """Restores Python state after a trace of `model` that a run on one process does not make.
 
     That is the states of random and NumPy; random generators in attributes of the model and its
     layers, or global in their modules; numbers in attributes of the model and its layers; and the
@@ -213,7 +207,7 @@ def only_traced(model: Any, changed_attributes: list[str] | None = None) -> Iter
     """
     generator_states, numbers = (random.getstate(), np.random.get_state()), _numbers(model)
     was_built, containers = _is_built(model), _containers(model)
-    held = [
+    of_layers = [
         (one, kept, _is_built(one)) for one in _layers_and_tracked(model) if (kept := _numbers(one))
     ]
     try:
@@ -222,11 +216,11 @@ def only_traced(model: Any, changed_attributes: list[str] | None = None) -> Iter
     finally:
         random.setstate(generator_states[0])
         np.random.set_state(generator_states[1])
-        builds = _is_built(model) != was_built
-        changed = _restore_numbers(model, numbers, builds)
-        if not builds:
+        built_since = _is_built(model) != was_built
+        changed = _restore_numbers(model, numbers, built_since)
+        if not built_since:
             changed += _restore_contents(containers)
-        for owner, before, owner_was_built in held:
+        for owner, before, owner_was_built in of_layers:
             if _is_built(owner) == owner_was_built:
                 owner.__dict__.update(before)
         if changed_attributes is not None:
@@ -279,7 +273,7 @@ def _containers(owner: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def _restore_contents(containers: dict[str, tuple[Any, Any]]) -> list[str]:
-    """Restores the contents that have changed, and returns the names.
+    """Restores the containers that have changed, and returns their names.
 
     Bypasses the methods of Keras's subclasses, which track what is added.
     """
@@ -301,7 +295,7 @@ def _identity(item: Any) -> Any:
 
 
 def _layers_and_tracked(model: Any) -> list[Any]:
-    """The model's layers and the objects that they track; tf_keras's generators count traces."""
+    """The model's layers and what they track, as tf_keras's generators, which count their seeds."""
     from tensorflow.python.trackable import base
 
     layers = list(model._flatten_layers(include_self=False))
@@ -309,16 +303,16 @@ def _layers_and_tracked(model: Any) -> list[Any]:
     return [*layers, *(one for one in tracked if isinstance(one, base.Trackable))]
 
 
-def _restore_numbers(model: Any, before: dict[str, float], builds: bool) -> list[str]:
+def _restore_numbers(model: Any, before: dict[str, float], built_since: bool) -> list[str]:
     """Restores the numbers that have changed, and returns their names.
 
     Args:
-      builds: the model has been built since, and keeps numbers that it did not have before.
+      built_since: the model was built by the trace, and keeps numbers that it did not have before.
     """
     changed = []
     for name, number in _numbers(model).items():
         if name not in before:
-            if builds:
+            if built_since:
                 continue
             delattr(model, name)
         elif number != before[name]:
@@ -412,13 +406,13 @@ def _judge_draws(part: batch.Part, findings: Findings, graph: Any) -> None:
         findings.whys.append(Why("a random draw in a loop", location(op), way_out))
     findings.foreign_draw = next(map(location, restored), "")
     findings.nested_draws = kinds.draws_in_functions(graph)
-    for number, drawn in findings.draws_with_factor:
+    for i, drawn in findings.draws_with_factor:
         outer = kinds.outer_of_draw(part.analysis, drawn)
-        findings.draws[number] = findings.draws[number]._replace(outer=outer)
+        findings.draws[i] = findings.draws[i]._replace(outer=outer)
 
 
 def _assigned_kind(part: batch.Part, handle: Any, added: Any, operations: list[Any]) -> Kind:
-    """The kind of the values assigned to a variable.
+    """The kind of the values assigned to a variable; `added`: see states.assigned.
 
     If there are several, the first kind that is not constant, a gradient or rows; without such a
     kind, rows if any value is.

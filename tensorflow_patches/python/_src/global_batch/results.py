@@ -1,8 +1,8 @@
 """The values that a train_step or test_step returns: results of metrics, and others.
 
 A metric's result over all ranks is computed from its summed state. Quotients of sums, and values of
-several terms, are computed for the whole batch in the step. Of others the logs show the ranks'
-mean, weighted by their samples, or the sum of values that are sums.
+several terms, are computed for the whole batch in the step. Of other values the logs show the mean
+over the ranks, weighted by samples; of sums over samples, the sum over the ranks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def record_returned(model: Any, part: Part, findings: Findings, logs: Any) -> No
 
 
 def note_returned(model: Any, kind: str, part: Part, logs: Any) -> Any:
-    """The logs of a step that is traced or run, with this rank's weight if it will be needed.
+    """Records the sources of the values that a step returns, when it is traced or run.
+
+    Returns the logs; with this rank's weight, unless all values are results of metrics.
 
     Args:
       kind: "train_step" or "test_step".

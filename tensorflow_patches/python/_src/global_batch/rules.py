@@ -65,15 +65,15 @@ _LAYERS = {
     """.split(), (0, 1)),
     **dict.fromkeys("MaxPool3DGrad MaxPoolGrad MaxPoolGradGrad MaxPoolGradV2".split(), (0, 1, 2)),
     **dict.fromkeys("AvgPool3DGrad AvgPoolGrad".split(), (1,)),
-    **dict.fromkeys("ImageProjectiveTransformV3".split(), (0, 1)),
     **dict.fromkeys("LookupTableFindV2 LookupTableFind".split(), (1,)),
+    "ImageProjectiveTransformV3": (0, 1),
     "ResizeNearestNeighborGrad": (0,),
 }  # fmt: skip
-_CONVOLUTIONS = {  # indices of the kernel and of the samples
-    **dict.fromkeys("Conv Conv2D Conv3D DepthwiseConv2dNative".split(), (1, 0)),
+_CONVOLUTIONS = {  # the index of the samples; input 1 is the kernel
+    **dict.fromkeys("Conv Conv2D Conv3D DepthwiseConv2dNative".split(), 0),
     **dict.fromkeys("""
     Conv2DBackpropInput Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput
-    """.split(), (1, 2)),
+    """.split(), 2),
 }  # fmt: skip
 _KERNEL_GRADIENTS = """
 Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter
@@ -116,17 +116,16 @@ _LISTS: dict[str, Callable[[Node], Dependence]] = {
 }
 # Stateful, but with the same outputs on every rank for the same inputs, as states are equal.
 _STATEFUL = {
-    *_RANDOM, "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarHandleOp", "VariableV2",
-    "LookupTableFindV2", "HashTableV2", "MutableHashTableV2", "RngReadAndSkip", "Multinomial",
-    "Empty", "VariableShape", "StatefulPartitionedCall", "If", "Case", "While", "Assert",
+    *_RANDOM, "ResourceGather", "ResourceGatherNd", "LookupTableFindV2", "MutableHashTableV2",
+    "RngReadAndSkip", "Multinomial", "Empty", "VariableShape",
 }  # fmt: skip
-_SOURCES = {"Const", "ReadVariableOp", "VarHandleOp", "VariableV2", "HashTableV2", "NoOp"}
+_CONSTANTS = {"Const", "ReadVariableOp", "VarHandleOp", "VariableV2", "HashTableV2"}
 _V1_LOOPS = {"Enter", "Exit", "Merge", "NextIteration", "RefEnter", "RefMerge"}
 
 
-def is_end(op: object) -> bool:
+def is_end(op: Any) -> bool:
     """Whether the analysis ends at `op`: following a loop of compat.v1 would lead back to it."""
-    return getattr(op, "type", "") in _V1_LOOPS
+    return op.type in _V1_LOOPS
 
 
 def is_drawn(op: Any) -> bool:
@@ -136,7 +135,7 @@ def is_drawn(op: Any) -> bool:
 
 def of_node(node: Node) -> Dependence:
     name, deps = node.type, node.deps
-    if name in _SOURCES:
+    if name in _CONSTANTS:
         return _constant(node)
     if name == "Identity" and (drawn := _drawn(node.op)) is not None:
         return drawn
@@ -155,7 +154,7 @@ def of_node(node: Node) -> Dependence:
         return of_numbers(folded)
     if name == "IdentityN":
         return CONST if carrier.averaged_names(node.op) else deps[node.output.value_index]
-    if name.startswith("TfMpi") or is_end(node.op):
+    if name.startswith("TfMpi"):
         return UNKNOWN
     if name in ("ZerosLike", "OnesLike"):
         return arithmetic.zeros_like(node)
@@ -215,7 +214,7 @@ _RULES: dict[str, Callable[[Node], Dependence]] = {
     **dict.fromkeys(_REDUCTIONS, arithmetic.reduce),
     **{name: arithmetic.gradient(first) for name, first in _GRADIENTS.items()},
     **{name: layers.layer(*which) for name, which in _LAYERS.items()},
-    **{name: layers.convolution(*which) for name, which in _CONVOLUTIONS.items()},
+    **{name: layers.convolution(samples) for name, samples in _CONVOLUTIONS.items()},
     **dict.fromkeys(_KERNEL_GRADIENTS, layers.kernel_gradient),
     **{name: layers.inner(core) for core, names in _INNER.items() for name in names},
     **dict.fromkeys(_RANDOM, creation.drawn),
@@ -238,15 +237,12 @@ _RULES: dict[str, Callable[[Node], Dependence]] = {
     **dict.fromkeys(("DenseBincount", "HistogramFixedWidth"), indices.counts),
     **dict.fromkeys(("SpaceToBatchND", "BatchToSpaceND"), layout.blocks),
     **dict.fromkeys(("BroadcastTo", "BroadcastArgs"), creation.broadcast),
+    **dict.fromkeys(("CudnnRNN", "CudnnRNNV2", "CudnnRNNV3"), layers.cudnn_rnn),
+    **dict.fromkeys(("Empty", "Fill"), creation.fill),
     "BiasAddGrad": arithmetic.bias_gradient,
     "Cast": arithmetic.cast,
     "ConcatV2": layout.concat,
-    "CudnnRNN": layers.cudnn_rnn,
-    "CudnnRNNV2": layers.cudnn_rnn,
-    "CudnnRNNV3": layers.cudnn_rnn,
     "ExpandDims": layout.expand,
-    "Empty": creation.fill,
-    "Fill": creation.fill,
     "L2Loss": arithmetic.l2_loss,
     "OneHot": indices.one_hot,
     "Pack": layout.pack,
@@ -272,4 +268,4 @@ _RULES: dict[str, Callable[[Node], Dependence]] = {
 }
 _QUOTIENTS = {arithmetic.divide, arithmetic.reciprocal}
 # Rules that apply even if all inputs are constants.
-_OF_CONSTANTS = {_RULES["Fill"], _RULES["BroadcastTo"], arithmetic.as_is}
+_OF_CONSTANTS = {creation.fill, creation.broadcast, arithmetic.as_is}

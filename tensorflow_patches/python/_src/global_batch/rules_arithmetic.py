@@ -114,20 +114,21 @@ def add(node: Node) -> Dependence:
     rows = [one for one in node.deps if one.has_rows]
     others = [one for one in node.deps if not one.has_rows and not one.zero]
     layout = aligned(node)
-    if not layout.has_rows or len({(one.power, one.over, one.mask) for one in rows}) > 1:
-        return layout if not layout.has_rows else MIXED
+    if not layout.has_rows:
+        return layout
+    if len({(one.power, one.over, one.mask) for one in rows}) > 1:
+        return MIXED
     shifts = [one for one in others if one.base is Kind.SUM]
     consts = [one for one in others if one.base is Kind.CONST]
     same_scale = all((one.power, one.over) == (layout.power, layout.over) for one in consts)
     if len(shifts) + len(consts) < len(others) or not same_scale:
         return MIXED
     if shifts or any(one.base is Kind.ROWS_PLUS_MEAN for one in rows):
-        means = all(one.kind is Kind.MEAN for one in shifts) and (
-            layout.is_plain or layout.base is Kind.ROWS_PLUS_MEAN
-        )
-        return (
-            layout.but(base=Kind.ROWS_PLUS_MEAN, same=False) if means and not layout.mask else MIXED
-        )
+        means = all(one.kind is Kind.MEAN for one in shifts)
+        fits = layout.is_plain or layout.base is Kind.ROWS_PLUS_MEAN
+        if not means or not fits or layout.mask:
+            return MIXED
+        return layout.but(base=Kind.ROWS_PLUS_MEAN, same=False)
     return layout.but(same=all(one.same for one in rows))
 
 
@@ -183,31 +184,33 @@ def gradient(upstream: int) -> Any:
 
 
 def divide(node: Node) -> Dependence:
-    over, by = node.deps
-    if by.base is Kind.CONST and not by.over:
-        power = _static_power(node) if node.rows and by.power == 0 else by.power
-        return _product(node, [over, by.but(power=-(power or 0), zero=False)])
-    if by.base is Kind.ROWS:
-        plain = by.is_plain and over.base in (Kind.ROWS, Kind.CONST)
+    numerator, divisor = node.deps
+    if divisor.base is Kind.CONST and not divisor.over:
+        power = _static_power(node) if node.rows and divisor.power == 0 else divisor.power
+        return _product(node, [numerator, divisor.but(power=-(power or 0), zero=False)])
+    if divisor.base is Kind.ROWS:
+        plain = divisor.is_plain and numerator.base in (Kind.ROWS, Kind.CONST)
         return _product(node, node.deps) if plain else MIXED
-    if by.base in (Kind.SIZE, Kind.CONST):
-        sizes = over.base in (Kind.SIZE, Kind.CONST) and not (over.over or by.over)
+    if divisor.base in (Kind.SIZE, Kind.CONST):
+        sizes = numerator.base in (Kind.SIZE, Kind.CONST) and not (numerator.over or divisor.over)
         return SIZE if sizes else MIXED
-    if Kind.UNKNOWN in (over.base, by.base):
-        return MIXED if Kind.MIXED in (over.base, by.base) else UNKNOWN
-    if over.over or over.base not in (Kind.CONST, Kind.ROWS, Kind.SUM):
+    if Kind.UNKNOWN in (numerator.base, divisor.base):
+        return MIXED if Kind.MIXED in (numerator.base, divisor.base) else UNKNOWN
+    if numerator.over or numerator.base not in (Kind.CONST, Kind.ROWS, Kind.SUM):
         return MIXED
     if node.analysis.divisor(node.inputs[1]) is None:
         return MIXED
-    return over.but(over=node.analysis.key(node.inputs[1]))
+    return numerator.but(over=node.analysis.key(node.inputs[1]))
 
 
 def reciprocal(node: Node) -> Dependence:
     dep = node.deps[0]
     if dep.base is Kind.CONST and not dep.over:
         return dep.but(power=-(dep.power or 0))
-    if dep.has_rows or dep.base in (Kind.SIZE, Kind.UNKNOWN):
-        return UNKNOWN if dep.base is Kind.UNKNOWN else elementwise(node)
+    if dep.base is Kind.UNKNOWN:
+        return UNKNOWN
+    if dep.has_rows or dep.base is Kind.SIZE:
+        return elementwise(node)
     if node.analysis.divisor(node.inputs[0]) is None:
         return MIXED
     return CONST.but(over=node.analysis.key(node.inputs[0]))
@@ -236,11 +239,8 @@ def _evaluated(tensor: Any) -> Any:
     return None if value is None else value.item()
 
 
-_LINEAR = ("Sum", "Mean")
-
-
 def reduce(node: Node) -> Dependence:
-    dep, linear = node.deps[0], node.type in _LINEAR
+    dep, linear = node.deps[0], node.type in ("Sum", "Mean")
     if dep.base in (Kind.SUM, Kind.LINEAR):
         return dep.but() if linear else MIXED
     if dep.base in (Kind.CONST, Kind.SIZE):
@@ -290,12 +290,10 @@ def l2_loss(node: Node) -> Dependence:
 def bias_gradient(node: Node) -> Dependence:
     """A sum over all dimensions except that of channels."""
     dep = node.deps[0]
-    if dep.has_rows:
-        return _sum_over_samples(dep) if dep.axis == 0 else UNKNOWN
-    return dep.but()
-
-
-def _sum_over_samples(dep: Dependence) -> Dependence:
+    if not dep.has_rows:
+        return dep.but()
+    if dep.axis != 0:
+        return UNKNOWN
     if dep.base is not Kind.ROWS or dep.is_index:
         return MIXED
     return SUM.but(power=dep.power, over=dep.over)

@@ -48,8 +48,10 @@ def broadcast(node: Node) -> Dependence:
         if after is not None and any(one.power for p, one in enumerate(after.flat) if p != axis):
             return MIXED
         return dep.but(axis=axis)
-    if dep.base not in (Kind.CONST, Kind.SUM) or after is None:
-        return UNKNOWN if dep.base in (Kind.CONST, Kind.SUM) else dep.but()
+    if dep.base not in (Kind.CONST, Kind.SUM):
+        return dep.but()
+    if after is None:
+        return UNKNOWN
     if all(one.power == 0 for one in after.flat):
         return dep.but(zero=dep.zero)
     if dep.base is Kind.SUM:
@@ -112,8 +114,8 @@ def padded_words(node: Node) -> Dependence:
     if lengths is None or len(lengths) < 2 or min(lengths[1:]) < 0:
         return MIXED
     split = {_source(tensor) for tensor in node.inputs[3:]}
-    one = len(split) == 1 and None not in split
-    return Dependence(Kind.ROWS) if one and node.deps[2].is_const else UNKNOWN
+    of_one_split = len(split) == 1 and None not in split
+    return Dependence(Kind.ROWS) if of_one_split and node.deps[2].is_const else UNKNOWN
 
 
 def _source(tensor: Any) -> str | None:

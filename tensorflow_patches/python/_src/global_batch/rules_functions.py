@@ -1,7 +1,7 @@
 """Rules for functions, branches and loops, and for the lists that loops fill.
 
-Their graphs are analyzed with the dependences of their inputs. For a loop's variables these are
-joined over iterations, until another iteration changes nothing.
+The graph of a function is analyzed with the dependences of its inputs. Those of a loop's variables
+are joined over iterations, until another iteration changes nothing.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ def looped(node: Node) -> list[Dependence]:
     by_sample = tested is not None and _ends_with_samples(tested, counters, node)
     for i in counters if by_sample else ():
         current[i] = Dependence(Kind.ROWS, axis=-1, is_index=True)
+    # Without a fixed point after this many iterations, what changes is unknown.
     for _ in range(len(before) + 4):
         after = node.analysis.inside(node.op, body, current).results()
         updated = [
@@ -162,6 +163,9 @@ def _ends_with_samples(tested: Any, counters: set[int], node: Node) -> bool:
     return holds(tested.graph.outputs[0])
 
 
+# Rules for lists, by op in rules._LISTS. A list with axis -1 has one element per sample.
+
+
 def empty_list(node: Node) -> Dependence:
     """TensorListReserve and EmptyTensorList: lists without elements. `any_layout`: whether a loop
     may fill it with one element per sample; a list for at most 1 grows if there are more."""
@@ -183,17 +187,12 @@ def stacked(node: Node) -> Dependence:
     return dep.but(axis=dep.axis + 1) if dep.has_rows else dep.but(zero=dep.zero)
 
 
-def _is_current_index(index: Dependence) -> bool:
-    """Whether `index` is the index of the loop's current sample."""
-    return index.has_rows and index.is_index and index.axis < 0 and not index.mask
-
-
 def item(node: Node) -> Dependence:
     dep, index = node.deps[:2]
     if index.is_const:
         own = dep.has_rows and dep.axis < 0
         return MIXED if own else dep.but(zero=dep.zero)  # a single sample of the batch
-    own = _is_current_index(index) and (dep.axis < 0 if dep.has_rows else dep.zero)
+    own = index.is_current_index and (dep.axis < 0 if dep.has_rows else dep.zero)
     return dep.but() if own else MIXED
 
 
@@ -201,7 +200,7 @@ def with_item(node: Node) -> Dependence:
     dep, index, new = node.deps[:3]
     if index.is_const:
         return MIXED if new.has_rows and new.axis < 0 else joined(dep, new)
-    if not _is_current_index(index) or not (dep.has_rows or dep.any_layout):
+    if not index.is_current_index or not (dep.has_rows or dep.any_layout):
         return MIXED
     if new.is_const:
         new = Dependence(Kind.ROWS, axis=-1, same=True)

@@ -84,15 +84,10 @@ def _sliced_samples(node: Node, dep: Dependence, cut: slice) -> Dependence:
 
 def _own_sample(node: Node) -> Dependence:
     """x[i] in a loop over the samples."""
-    dep, at = node.deps[0], node.deps[1]
-    at_current = (
-        at.is_index
-        and not at.mask
-        and at.axis < 0
-        and int(node.op.get_attr("shrink_axis_mask")) & 1
-    )
+    dep, index = node.deps[0], node.deps[1]
+    takes_one = index.is_current_index and int(node.op.get_attr("shrink_axis_mask")) & 1
     plain = dep.has_rows and dep.axis == 0 and dep.outer == dep.inner == sizes.ONE
-    if at_current and plain and not dep.is_index and not dep.mask:
+    if takes_one and plain and not dep.is_index and not dep.mask:
         return dep.but(axis=-1)
     return MIXED
 
@@ -173,7 +168,7 @@ def _own_rows(params: Dependence, indices: Dependence, axis: int) -> Dependence:
         return MIXED
     if indices.mask and indices.axis < 0:
         return MIXED
-    if indices.mask:  # the rows of a mask of the same length
+    if indices.mask:  # the rows that a mask selects
         return params.but(axis=axis + indices.axis, mask=indices.mask)
     plain = params.outer == params.inner == sizes.ONE
     own = axis + indices.axis if indices.axis >= 0 else -1
@@ -277,8 +272,10 @@ def one_hot(node: Node) -> Dependence:
     dep, rank = node.deps[0], node.rank(0)
     if not dep.has_rows or not dep.is_plain or not all(o.is_const for o in node.deps[1:]):
         return MIXED
-    if rank is None or dep.axis < 0:
-        return dep.but() if dep.axis < 0 else UNKNOWN
+    if dep.axis < 0:
+        return dep.but()
+    if rank is None:
+        return UNKNOWN
     axis = node.op.get_attr("axis")
     return dep.but(axis=dep.axis + (0 <= axis <= dep.axis), same=False)
 

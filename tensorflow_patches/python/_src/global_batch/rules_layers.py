@@ -23,10 +23,9 @@ def contracted(node: Node, terms: Sequence[str], result: str) -> Dependence:
     deps = node.deps
     if not all(one.base in (Kind.CONST, Kind.ROWS, Kind.SUM) for one in deps):
         return MIXED
-    if (
-        any(one.is_index or one.mask for one in deps)
-        or sum(one.over is not None for one in deps) > 1
-    ):
+    if any(one.is_index or one.mask for one in deps):
+        return MIXED
+    if sum(one.over is not None for one in deps) > 1:
         return MIXED
     power = sum(one.power or 0 for one in deps)
     over = next((one.over for one in deps if one.over), None)
@@ -92,17 +91,17 @@ def einsum(node: Node) -> Dependence:
     return contracted(node, terms, result.replace("...", dots))
 
 
-def convolution(kernel: int, samples: int) -> Rule:
-    """An op that is linear in its inputs `samples` and `kernel`. Samples are the first dimension of
-    the output and of all inputs except the kernel."""
+def convolution(samples: int) -> Rule:
+    """An op that is linear in its input `samples` and in input 1, the kernel. Samples are the first
+    dimension of the output and of all inputs except the kernel."""
 
     def rule(node: Node) -> Dependence:
-        others = [p for p in range(len(node.deps)) if p not in (kernel, samples)]
+        others = [p for p in range(len(node.deps)) if p not in (1, samples)]
         if not all(node.deps[p].base in (Kind.CONST, Kind.SIZE) for p in others):
             return MIXED
-        if node.deps[kernel].has_rows or (node.deps[samples].has_rows and node.deps[samples].axis):
+        if node.deps[1].has_rows or (node.deps[samples].has_rows and node.deps[samples].axis):
             return UNKNOWN
-        return _contracted_inputs(node, [samples, kernel], ["N", "k"], "N")
+        return _contracted_inputs(node, [samples, 1], ["N", "k"], "N")
 
     return rule
 
@@ -126,13 +125,13 @@ def layer(*followed: int) -> Rule:
 
     def rule(node: Node) -> Dependence:
         which = [i for i in followed or (0,) if i < len(node.deps)]
-        rest = [
+        others_fit = [
             one.is_const or (one.base is Kind.SIZE and tensor.dtype.is_integer)
             for i, (one, tensor) in enumerate(zip(node.deps, node.inputs))
             if i not in which
         ]
         chosen = [node.deps[i] for i in which]
-        if not all(rest):
+        if not all(others_fit):
             return MIXED
         rows = [one for one in chosen if one.has_rows]
         if not rows or not all(one.is_plain for one in chosen):
@@ -159,11 +158,10 @@ def inner(core: int) -> Rule:
             rank = node.rank(i)
             if rank is None or node.output.shape.rank is None or dep.axis < 0:
                 return UNKNOWN
-            if dep.axis >= rank - core or (
-                layout is not None and dep.axis - (rank - core) != front
-            ):
+            place = dep.axis - (rank - core)
+            if place >= 0 or (layout is not None and place != front):
                 return MIXED
-            front = dep.axis - (rank - core)
+            front = place
             layout = dep if layout is None else common_layout(layout, dep)
             if layout is None:
                 return MIXED

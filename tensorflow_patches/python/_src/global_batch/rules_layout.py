@@ -25,18 +25,18 @@ from tensorflow.mpi._src.global_batch.sizes import Number
 Rule = Callable[[Node], Dependence]
 
 
-def moves(first: int = 0) -> Callable[[Rule], Rule]:
-    """Decorates a rule for an input `first` that has samples.
+def moves(moved: int = 0) -> Callable[[Rule], Rule]:
+    """Decorates a rule for ops whose input `moved` has samples.
 
-    The other inputs, such as shapes, may depend on the number of samples. If input `first` has no
-    samples, the output has its dependence if the others are constant, and is UNKNOWN otherwise.
+    The other inputs, such as shapes, may depend on the number of samples only. If input `moved` has
+    no samples, the output depends as it does if the others are constant, and is UNKNOWN otherwise.
     """
 
     def decorate(rule: Rule) -> Rule:
         @functools.wraps(rule)
         def rule_for_any(node: Node) -> Dependence:
-            dep = node.deps[first]
-            others = [one for i, one in enumerate(node.deps) if i != first]
+            dep = node.deps[moved]
+            others = [one for i, one in enumerate(node.deps) if i != moved]
             if any(one.base not in (Kind.CONST, Kind.SIZE) or one.over for one in others):
                 return MIXED
             if not dep.has_rows or dep.axis < 0:
@@ -119,11 +119,8 @@ def squeeze(node: Node) -> Dependence:
     if not gone:
         gone = [axis for axis, size in enumerate(node.inputs[0].shape) if size == 1]
     gone = [axis % rank for axis in gone]
-    return UNKNOWN if dep.axis in gone else dep.but(axis=dep.axis - _below(gone, dep.axis))
-
-
-def _below(axes: Sequence[int], axis: int) -> int:
-    return sum(one < axis for one in axes)
+    before = sum(axis < dep.axis for axis in gone)
+    return UNKNOWN if dep.axis in gone else dep.but(axis=dep.axis - before)
 
 
 @moves()
@@ -181,11 +178,11 @@ def _concatenated_samples(rows: list[Dependence]) -> Dependence:
     same = all(each.same for each in rows)
     one = one.but(any_layout=False)
     if all(each.inner == one.inner for each in rows):
-        outer = functools.reduce(lambda a, b: a + b, [each.outer for each in rows])
+        outer = sum((each.outer for each in rows), sizes.ZERO)
         return one.but(outer=outer, same=same)
     # No other layout has this `inner`, which is no whole number.
     outer = sizes.symbol("", "+".join(f"{each.outer}*{each.inner}" for each in rows))
-    whole = functools.reduce(lambda a, b: a + b, [each.outer * each.inner for each in rows])
+    whole = sum((each.outer * each.inner for each in rows), sizes.ZERO)
     return one.but(outer=outer, inner=whole / outer, same=same)
 
 
@@ -259,7 +256,7 @@ def tile(node: Node) -> Dependence:
     others = [one for axis, one in enumerate(times.flat) if axis != dep.axis]
     own = times.flat[dep.axis]
     if any(one.power != 0 for one in (*others, own)):
-        return MIXED  # repeated a number of times that may depend on that of the samples
+        return MIXED  # the number of repetitions may depend on the number of samples
     return dep.but(outer=dep.outer * own) if not dep.is_index or own == sizes.ONE else MIXED
 
 
@@ -269,9 +266,9 @@ def padded(node: Node) -> Dependence:
     if not dep.has_rows or dep.axis < 0:
         zeros = node.type == "Pad" and node.deps[1].is_const
         return dep.but() if zeros and dep.base is Kind.SUM else elementwise(node)
-    if any(not one.is_const for one in node.deps[2:]) or (
-        node.type == "PadV2" and not dep.is_plain
-    ):
+    if any(not one.is_const for one in node.deps[2:]):
+        return MIXED
+    if node.type == "PadV2" and not dep.is_plain:
         return MIXED
     if how is None:
         return UNKNOWN

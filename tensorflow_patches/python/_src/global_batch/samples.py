@@ -15,8 +15,7 @@ def is_batched(spec: Any) -> bool:
 
 
 def _is_batched_otherwise(spec: Any) -> bool:
-    """Whether it is a batch of a type that defines its samples: a BatchableExtensionType, or the
-    type of a graph library."""
+    """Whether it is a batch of a type that defines its samples, as BatchableExtensionTypes do."""
     from tensorflow.python.framework import type_spec
 
     if isinstance(spec, tf.OptionalSpec) or not isinstance(spec, type_spec.BatchableTypeSpec):
@@ -41,5 +40,5 @@ def length(part: Any) -> Any:
 
 
 def encoded(part: Any) -> list[Any]:
-    """The tensors in which tf.data stores a batch of another type, with samples first."""
+    """The tensors, with samples first, in which tf.data stores a batch of an extension type."""
     return list(part._type_spec._to_batched_tensor_list(part))

@@ -170,8 +170,8 @@ class Plan:
       sites: the decisions for the calls in a step.
       draws: the decisions for the random draws of a step.
       draws_rows: whether something is drawn for samples.
-      draws_by_kernels: whether stateful ops draw, for samples or not. Their kernels hold the state,
-        one for each trace, so all calls must share one trace, as they do in one process.
+      draws_by_kernels: whether stateful ops draw, for samples or not. Each trace has its own
+        kernels, which hold the state, so all calls must share one trace, as in one process.
       whole_states: variables of metrics that receive the whole batch.
       values: values that a step returns besides metrics, by path.
       plain: whether the script's own loop iterates, and so gets the script's batches unchanged.
@@ -205,7 +205,7 @@ class Planned:
         self._next_draw: Iterator[Draw] = iter(draws)
 
     def next(self, kind: str) -> Site | None:
-        """The decision for the next call, of any loss or metric; None once a `kind` differs."""
+        """The decision for the next call, which is of `kind`; None once the plan's kind differs."""
         site = next(self._next, None)
         if site is None or site.kind != kind:
             self._next = iter(())

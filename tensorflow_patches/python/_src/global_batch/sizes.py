@@ -1,7 +1,7 @@
 """Sizes in a graph: integers, and products of the number of samples and other sizes.
 
-Shapes that a program computes (by tf.shape, for reshapes and fills, or for the dimensions that a
-gradient is summed along) are tracked as such numbers, to follow the dimension of samples.
+Shapes that a program computes (by tf.shape, for reshapes and fills, or for the dimensions along
+which a gradient is summed) are tracked as such numbers, to follow the dimension of samples.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_ELEMENTS = 64  # the values of larger tensors are not tracked
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """A factor times powers of symbols.
+    """A factor times powers of symbols; `of` has each symbol and its power, sorted.
 
     A symbol that begins with N is the number of samples or a function of it; with #, the number of
     rows that a mask selects; with ?, unknown. Other symbols are the same for a part and for the
@@ -132,7 +132,7 @@ def _larger(one: Number, other: Number, sign: int = 1) -> Number:
         raise ValueError
     for size, floor in ((one, other), (other, one)):
         is_size = size.of and size.is_whole and isinstance(size.power, int)
-        if is_size and not floor.of and floor.factor <= size.factor:  # other sizes are at least 1
+        if is_size and not floor.of and floor.factor <= size.factor:  # symbols are at least 1
             return size if sign > 0 else floor
     return _combined("max" if sign > 0 else "min", one, other)
 
@@ -318,23 +318,24 @@ _COMPARISONS = {
     "Equal": "eq", "NotEqual": "ne", "Less": "lt", "LessEqual": "le", "Greater": "gt",
     "GreaterEqual": "ge",
 }  # fmt: skip
+# Each takes the op, the index of the output, and the values of the inputs.
 _FOLDS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("Identity", "StopGradient", "Snapshot", "EnsureShape"), _identity),
-    **dict.fromkeys(("Add", "AddV2"), _elementwise(lambda one, other: one + other)),
-    **dict.fromkeys(("RealDiv", "Div", "DivNoNan"), _elementwise(lambda one, other: one / other)),
-    **dict.fromkeys(("FloorDiv", "TruncateDiv"), _elementwise(lambda one, other: one // other)),
-    **dict.fromkeys(("FloorMod", "Mod"), _elementwise(lambda one, other: one % other)),
+    **dict.fromkeys(("Add", "AddV2"), _elementwise(operator.add)),
+    **dict.fromkeys(("RealDiv", "Div", "DivNoNan"), _elementwise(operator.truediv)),
+    **dict.fromkeys(("FloorDiv", "TruncateDiv"), _elementwise(operator.floordiv)),
+    **dict.fromkeys(("FloorMod", "Mod"), _elementwise(operator.mod)),
     **{name: _compared(getattr(operator, how)) for name, how in _COMPARISONS.items()},
     "Cast": _cast,
     "SelectV2": _elementwise(_chosen),
-    "Sub": _elementwise(lambda one, other: one - other),
-    "Mul": _elementwise(lambda one, other: one * other),
-    "Neg": _elementwise(lambda one: -one),
+    "Sub": _elementwise(operator.sub),
+    "Mul": _elementwise(operator.mul),
+    "Neg": _elementwise(operator.neg),
     "Reciprocal": _elementwise(lambda one: ONE / one),
     "Maximum": _elementwise(_larger),
     "Minimum": _elementwise(lambda one, other: _larger(one, other, -1)),
-    "Prod": _reduced(lambda one, other: one * other, ONE),
-    "Sum": _reduced(lambda one, other: one + other, ZERO),
+    "Prod": _reduced(operator.mul, ONE),
+    "Sum": _reduced(operator.add, ZERO),
     "Max": _reduced(_larger, None),
     "Min": _reduced(lambda one, other: _larger(one, other, -1), None),
     "StridedSlice": _sliced,

@@ -20,7 +20,7 @@ _local = threading.local()  # .keyed
 
 
 class _Keyed:
-    """A trace in which `key`, two int64 with 32 bits each, is the key of the sample."""
+    """A trace in which `key`, two int64 that hold 32 bits each, is the sample's key."""
 
     def __init__(self, graph: Any, key: Any) -> None:
         self._graph, self._key = graph, key
@@ -68,6 +68,6 @@ def next_seed(original: Any) -> Any:
         found = None if trace is None else trace.key_and_counter(self._initial_seed)
         if found is None:
             return original(self, *args, **kwargs)
-        return philox.full_ints([2], *found, tf.uint32)
+        return philox.seed_by_key(*found)
 
     return next_of_sample

@@ -102,11 +102,10 @@ def instead_of_clock(seed: Any, packages: tuple[str, ...]) -> Any:
 
 
 def place_of(frame: FrameType | None, package: str = "") -> bytes:
-    """The functions on the stack from `frame` on, with lines: the same on ranks that run the same
-    program.
+    """A digest of the stack from `frame` on, equal on ranks at the same place of the program.
 
-    File names are left out, as they may be temporary. With `package`, the first function outside of
-    that package is the last that counts.
+    It covers functions and lines; files may have temporary names. With `package`, the first
+    function outside of that package is the last that counts.
     """
     digest = hashlib.blake2b(digest_size=8)
     for _ in range(_DEEPEST):

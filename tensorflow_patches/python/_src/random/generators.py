@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from tensorflow.mpi._src.random import host
 
-_DEEP, _MANY = 4, 64  # attributes of attributes; elements of a list
+_DEEP, _MANY = 4, 64  # levels of attributes, and elements of a list, that are looked at
 
 
 def reached_from(owner: Any) -> list[Any]:
-    """The global generators, those in its classes and their modules, and in its attributes."""
+    """The global generators, and those in `owner`'s classes, their modules, and its attributes."""
     found = [random._inst, np.random.get_state.__self__]  # type: ignore[attr-defined]
     for kind in type(owner).__mro__:
         for held in (kind, inspect.getmodule(kind)):
@@ -31,7 +31,7 @@ def reached_from(owner: Any) -> list[Any]:
 
 
 def values_in(owner: Any) -> Iterator[Any]:
-    """The values of its attributes, also inside lists and objects, to a limited depth."""
+    """The values of `owner`'s attributes, also inside lists and objects, to a limited depth."""
     seen: set[int] = set()
     level = [owner]
     for _ in range(_DEEP):
@@ -81,7 +81,6 @@ def put(generator: Any, value: Any) -> None:
 
 
 def digest(values: list[Any]) -> int:
-    """The digest of states."""
     return zlib.crc32(pickle.dumps(values))
 
 

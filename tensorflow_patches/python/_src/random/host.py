@@ -22,8 +22,8 @@ from tensorflow.mpi._src.runtime import group, log
 
 _OWN_NAMES = {"tempfile"}  # modules whose draws must differ between processes
 _MANY = 10_000  # how many generators' entropies are remembered; a later generator counts as seeded
-_seeds = random.Random.seed
-_by_script: set[str] = set()  # states that the script has seeded last, not by the clock
+_stock_seed = random.Random.seed
+_by_script: set[str] = set()  # states whose last seed is the script's, and not the time
 _given: set[int] = set()  # entropy that unseeded generators of NumPy have received
 
 
@@ -31,11 +31,16 @@ def install() -> None:
     """Called once, when the engine has started. Collective."""
     if not entropy.wanted():
         return
-    mine = [os.urandom(32).hex(), hash("tensorflow.mpi"), _digest(_python()), _digest(_numpy())]
+    mine = [
+        os.urandom(32).hex(),
+        hash("tensorflow.mpi"),
+        _digest(random.getstate()),
+        _digest(_numpy()),
+    ]
     everyone = control_plane.headers("one random state", mine)
     entropy.share(bytes.fromhex(everyone[0][0]))
     if any(theirs[2:] != everyone[0][2:] for theirs in everyone):
-        states = control_plane.headers("states of random and numpy", [_python(), _numpy()])
+        states = control_plane.headers("states of random and numpy", [random.getstate(), _numpy()])
         if group.rank != 0:
             engine.when_left_to_script(functools.partial(_take_back, states[group.rank]))
         _take(*states[0])
@@ -45,10 +50,6 @@ def install() -> None:
             "each. Sort sets before iterating over them, or start all ranks with PYTHONHASHSEED=0 "
             "(Open MPI passes it to other nodes with -x PYTHONHASHSEED=0)"
         )
-
-
-def _python() -> Any:
-    return random.getstate()
 
 
 def _numpy() -> Any:
@@ -86,14 +87,13 @@ def seed_of_instance(_seed: Any) -> Any:
 
 
 def _seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
-    """The replacement of random.Random.seed."""
     if self is random._inst:
         _note_seed("python", a)
     if a is None and entropy.is_shared():
         frame = entropy.caller(("random",))
         if frame is None or frame.f_globals.get("__name__") not in _OWN_NAMES:
             a = entropy.bits(256, "random", entropy.place_of(frame))
-    _seeds(self, entropy.instead_of_clock(a, ("random", "tensorflow")), version)
+    _stock_seed(self, entropy.instead_of_clock(a, ("random", "tensorflow")), version)
 
 
 def by_clock(function: Any) -> Any:
@@ -128,7 +128,7 @@ def drawing_bits(_randbits: Any) -> Any:
 
 
 def _bits(number: int) -> int:
-    """The replacement of numpy.random.bit_generator.randbits: entropy for a SeedSequence."""
+    """Entropy for NumPy's SeedSequence."""
     bits = entropy.bits(number, "numpy", entropy.place_of(entropy.caller(("numpy",))))
     if len(_given) < _MANY:
         _given.add(bits)

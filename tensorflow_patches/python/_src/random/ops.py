@@ -8,6 +8,7 @@ continue the sequence of one kernel.
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from typing import Any
 
@@ -61,11 +62,8 @@ def same_ints_on_ranks(original: Any) -> Any:
         if size is None or not tf.executing_eagerly() or not entropy.is_shared():
             return original(shape, dtype)
         frame = sys._getframe(1)
-        count = 1
-        for length in size:
-            count *= int(length)
         place = entropy.place_of(frame)
-        words = [entropy.bits(63, "ints", place) for _ in range(count)]
+        words = [entropy.bits(63, "ints", place) for _ in range(math.prod(map(int, size)))]
         return tf.cast(tf.reshape(tf.constant(words, tf.int64), size), dtype)
 
     return ints

@@ -7,7 +7,7 @@ draws what one process draws, and a rank keeps the rows of its samples. If the o
 - The analysis of the step (global_batch/plan.py) derives the dimension of samples of a draw from
   the ops that compute its shape. If the shape does not depend on the number of samples, the draw
   has no such dimension and is the same on all ranks.
-- In a nested function (a `tf.function` in a step) it is derived from the function's arguments.
+- In a nested function (a `tf.function` in a step) the dimension is derived from the arguments.
 - In a loop of the script over divided data, inside a tape or a `tf.function`, a draw is for samples
   if its first dimension is unknown, or a multiple of the number of samples of a rank. If the ranks'
   parts differ in size, each rank draws its own numbers there, and the generators' states stay equal
@@ -51,8 +51,8 @@ class _Parameters(NamedTuple):
     Attributes:
       like_result: their last dimensions are the last dimensions of the result.
       first: their first dimensions are the first of the result.
-      trailing: the result has their dimensions after those of `shape`.
-      logits: the result has their rows, and no argument gives its shape.
+      trailing: the result has its dimensions after those of `shape`.
+      logits: the result has its rows, and no argument gives the result's shape.
     """
 
     like_result: tuple[str, ...] = ()
@@ -107,14 +107,10 @@ def drawing(op: Callable[..., Any]) -> Callable[..., Any]:
                 return op(*args, **kwargs)
             numbers = kinds.draw_marked(lambda: call.draw_rows(draw), draw, _is_nested())
             part = batch.current()
+            findings = None if part is None else part.findings
             # plan.py finds out later how these numbers are laid out (Draw.outer).
-            if (
-                draw.factor > 1
-                and part is not None
-                and part.findings is not None
-                and not _is_nested()
-            ):
-                part.findings.draws_with_factor.append((len(part.findings.draws) - 1, numbers))
+            if draw.factor > 1 and findings is not None and not _is_nested():
+                findings.draws_with_factor.append((len(findings.draws) - 1, numbers))
             return numbers
 
     return drawn
@@ -275,7 +271,7 @@ class _Call:
         disjoint."""
         axis = draw.axis
         assert axis is not None
-        if _knows_no_rows():
+        if _are_rows_unknown():
             return tf.constant([_STREAM_STRIDE], tf.int64)
         _, whole = _extent(self.own(axis), draw.factor, self.shape.dtype)
         return _with_length(self.shape, axis, whole)
@@ -285,7 +281,7 @@ class _Call:
         different numbers on each rank."""
         axis = draw.axis
         assert axis is not None
-        if _knows_no_rows() and not compiled.is_compiled():
+        if _are_rows_unknown() and not compiled.is_compiled():
             return self.op(**_on_own_stream(dict(self.given)))
         own = self.own(axis)
         start, whole = _extent(own, draw.factor, self.shape.dtype)
@@ -354,7 +350,7 @@ def _extent(own: Any, factor: int, dtype: Any) -> tuple[Any, Any]:
     return tf.cast(part.first_row() * factor, dtype), tf.cast(part.whole_rows() * factor, dtype)
 
 
-def _knows_no_rows() -> bool:
+def _are_rows_unknown() -> bool:
     """Whether it is unknown which rows of a batch this rank has."""
     return batch.current() is None and scope.own_rows() is None
 

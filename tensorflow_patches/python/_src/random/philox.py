@@ -51,7 +51,7 @@ def draw_rows(
     else:
         dtype = tf.as_dtype(given["dtype"])
     row = tf.reduce_prod(tf.cast(shape[1:], tf.int64))
-    known = tf.get_static_value(row)
+    static_row_size = tf.get_static_value(row)
     if name in _STATEFUL:
         if not (given["seed"] or given["seed2"]):
             return None  # its kernel draws the seeds
@@ -62,8 +62,9 @@ def draw_rows(
     start = tf.cast(first, tf.int64) * row
     steps = start // in_group * (_STEPS[op.__name__] * in_group or 1)
     given = {**given, "counter": advance(tf.convert_to_tensor(given["counter"]), steps)}
-    if known is not None and known % in_group == 0:
+    if static_row_size is not None and static_row_size % in_group == 0:
         return op(**given)
+    # From the start of a group: a few numbers more, of which `count` are taken.
     count = tf.cast(shape[0], tf.int64) * row
     given["shape"] = tf.reshape(count + in_group - 1, [1])
     numbers = op(**given)
@@ -88,27 +89,26 @@ def _stateless_call(name: str, given: dict[str, Any], key: Any, counter: Any) ->
     from tensorflow.python.ops import gen_stateless_random_ops_v2
 
     arguments = {"shape": given["shape"], "key": key, "counter": counter, "alg": PHILOX}
-    for argument in ("dtype", "minval", "maxval"):
-        if argument in given:
-            arguments[argument] = given[argument]
+    arguments |= {one: given[one] for one in ("dtype", "minval", "maxval") if one in given}
     return getattr(gen_stateless_random_ops_v2, _STATEFUL[name]), arguments
 
 
 def has_stateless_form(name: str) -> bool:
-    """Whether it is a stateful op with a stateless counterpart."""
+    """Whether `name` is a stateful op with a stateless counterpart."""
     return name in _STATEFUL
 
 
 def draw_by_key(name: str, given: dict[str, Any], key: Any, counter: Any) -> Any:
-    """The draw of such an op from a key and a counter."""
+    """The draw of a stateful op that has a stateless form, from a key and a counter."""
     op, arguments = _stateless_call(name, given, key, counter)
     return op(**arguments)
 
 
-def full_ints(shape: list[int], key: Any, counter: Any, dtype: Any) -> Any:
+def seed_by_key(key: Any, counter: Any) -> Any:
+    """A seed of Keras: two uint32."""
     from tensorflow.python.ops import gen_stateless_random_ops_v2 as ops
 
-    return ops.stateless_random_uniform_full_int_v2(shape, key, counter, PHILOX, dtype)
+    return ops.stateless_random_uniform_full_int_v2([2], key, counter, PHILOX, tf.uint32)
 
 
 def advance(counter: Any, steps: Any) -> Any:
