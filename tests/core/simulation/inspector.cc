@@ -76,9 +76,9 @@ uint64_t Inspector::StateOf(const Engine& engine) {
       All(HashOf(Encode(ready_list)), Of(view.negotiator->bypass()), view.pending->outstanding(),
           HashOf(state.now), state.joined, state.left, state.finished, HashOf(state.failure),
           Of(view.pending->names()), early_errors);
-  const Heartbeats& signs = view.messenger->heartbeats();
-  hash = All(hash, signs.begun_, HashOf(signs.sent_at_), HashOf(signs.looked_at_));
-  for (const Clock::duration silence : signs.silences_) hash = All(hash, silence.count());
+  const Heartbeats& heartbeats = view.messenger->heartbeats();
+  hash = All(hash, heartbeats.begun_, HashOf(heartbeats.sent_at_), HashOf(heartbeats.looked_at_));
+  for (const Clock::duration silence : heartbeats.silences_) hash = All(hash, silence.count());
   const Coordinator* const coordinator = view.negotiator->coordinator();
   return coordinator != nullptr ? All(hash, Of(*coordinator)) : hash;
 }

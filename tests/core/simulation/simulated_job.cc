@@ -49,7 +49,7 @@ std::vector<Referee::Call*> SimulatedJob::Ask(int rank, const std::vector<Item>&
 }
 
 bool SimulatedJob::Await(int rank) {
-  world_.CurrentWaitState(kAwaits);
+  world_.SetPoint(kAwaits);
   world_.WaitUntil([this, rank] { return referee_.Done(rank); });
   bool well = true;
   uint64_t statuses = 0;

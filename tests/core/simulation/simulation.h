@@ -89,7 +89,8 @@ class Simulation final : public Clock::World {
   void Point(int where = 0);
   // Called by a script. False if the deadline has passed.
   bool WaitUntil(const std::function<bool()>& there, TimePoint deadline = TimePoint::max());
-  void CurrentWaitState(int where) { current_->where = where; }
+  // Called by a script: as Point, but no other runs.
+  void SetPoint(int where) { current_->where = where; }
   // For Fingerprint, called by a script: records what it has done or seen and depends on. The order
   // of the calls of Done does not matter.
   void Note(uint64_t what);
