@@ -18,8 +18,8 @@ class Launcher:
     rank: int
     local_size: int = 0  # ranks on this node; 0: unknown
     local_rank: int = -1  # -1: unknown
-    abis: tuple[str, ...] = ("openmpi", "mpich", "abi", "debian")  # possible ABIs, in order
-    joins: bool = True  # False: MPI cannot connect the tasks that it started
+    abis: tuple[str, ...] = ("openmpi", "mpich", "abi", "debian")  # the ABIs to try, in order
+    joins: bool = True  # False: MPI cannot connect this launcher's tasks
     port: int = 0  # where srun listens, on the node that it runs on; 0: another launcher
 
     @property
