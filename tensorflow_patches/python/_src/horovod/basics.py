@@ -33,7 +33,7 @@ class _State:
 
 
 _state: _State | None = None
-_inits = 0  # calls of init that exchanged local ranks, so that each exchange has its own name
+_inits = 0  # completed calls of init, so that each exchange of local ranks has its own name
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -90,10 +90,10 @@ def _announce() -> None:
 
 def _warn_if_off() -> None:
     """Warns if the launcher has started several ranks but averaging is off."""
-    found = config.launcher()
-    if not group.connected() and found is not None and found.size > 1:
+    launcher = config.launcher()
+    if not group.connected() and launcher is not None and launcher.size > 1:
         print(
-            f"tensorflow.mpi: hvd.size() is 1 in each of the {found.size} processes, because "
+            f"tensorflow.mpi: hvd.size() is 1 in each of the {launcher.size} processes, because "
             f"averaging is off: {config.gate().reason}",
             file=sys.stderr,
         )

@@ -46,7 +46,7 @@ class _Broadcast:
             mine = [v for v in self.model.variables if gradients.key_of(v) not in self._local]
             optimizer = getattr(self.model, "optimizer", None)
             mine += initial_broadcast.optimizer_variables(optimizer)
-            # A Keras 3 model includes its optimizer's variables in its own.
+            # So that no variable is broadcast twice.
             unique = {gradients.key_of(variable): variable for variable in mine}
             objects.broadcast_variables(unique.values(), self.root_rank)
         else:

@@ -1,8 +1,7 @@
 """Horovod's collectives on tensors, with their gradients, in eager code, tf.function and graphs.
 
-Each is built from tf.mpi's: alltoall is an allgather of which a rank keeps its slices,
-reducescatter an allreduce of which it keeps its rows. Their results are correct, but these two move
-more bytes than Horovod's own.
+Each is built from tf.mpi's collectives: alltoall is an allgather of which a rank keeps its slices,
+reducescatter an allreduce of which it keeps its rows. These two move more bytes than Horovod's own.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def chosen_op(op: Any, average: Any) -> int:
 
 def run(kind: str, tensor: Any, name: str | None, process_set: ProcessSet, **more: Any) -> Any:
     """Runs a collective of tf.mpi over the ranks of `process_set`; a single rank gets a copy.
-    Raises tf.errors.InvalidArgumentError on other ranks."""
+    Raises tf.errors.InvalidArgumentError on a rank that is not in the set."""
     basics.state()
     tensor = tf.convert_to_tensor(tensor)
     ranks = process_sets.members(process_set)
@@ -83,7 +82,7 @@ def allreduce(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """postscale * op over ranks of (prescale * tensor).
+    """Reduces prescale_factor * tensor over the ranks by `op`, then multiplies by postscale_factor.
 
     As in Horovod, the gradient is the same reduction of the upstream gradient.
     """

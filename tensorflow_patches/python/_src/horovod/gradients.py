@@ -79,7 +79,7 @@ class Reducer:
         """
         size = len(process_sets.members(self.process_set))
         out: list[Any] = list(gradients)
-        new = []
+        to_reduce = []
         for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
             if gradient is None or is_reduced(gradient):
                 continue
@@ -88,13 +88,13 @@ class Reducer:
                     out[i] = averaging.map_values(lambda g: g / tf.cast(size, g.dtype), gradient)
                 mark(out[i])
             else:
-                new.append(i)
+                to_reduce.append(i)
         if self.sparse_as_dense:
-            for i in new:
+            for i in to_reduce:
                 if isinstance(out[i], tf.IndexedSlices):
                     out[i] = tf.convert_to_tensor(out[i])
-        reduced = self._reduced([out[i] for i in new], [variables[i] for i in new])
-        for i, gradient in zip(new, reduced, strict=True):
+        reduced = self._reduced([out[i] for i in to_reduce], [variables[i] for i in to_reduce])
+        for i, gradient in zip(to_reduce, reduced, strict=True):
             out[i] = gradient
             mark(out[i])
         return out

@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _join_mpiarg(arguments: Sequence[str]) -> list[str]:
-    """Joins -mpiarg and its value into one word: argparse would take the value for options."""
+    """Joins -mpiarg and its value into one word, because the value looks like an option."""
     words = list(arguments)
     for at, word in enumerate(words[:-1]):
         if word in ("-mpiarg", "--mpiarg"):

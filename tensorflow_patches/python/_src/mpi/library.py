@@ -119,7 +119,7 @@ def _load(abi: Abi) -> str | None:
     if abi.soname not in loaded():
         # What is in LD_LIBRARY_PATH comes first; the linker finds it by itself.
         chosen = _first_existing(abi, config.library_folders()) is None and _first_existing(
-            abi, _own_folders()
+            abi, _launcher_folders()
         )
         if chosen:
             _try_load(chosen)
@@ -160,7 +160,7 @@ def launcher_program() -> str | None:
     return None
 
 
-def _own_folders() -> list[str]:
+def _launcher_folders() -> list[str]:
     """The library folders of the launcher's MPI."""
     program = launcher_program()
     if program is None:
@@ -171,7 +171,7 @@ def _own_folders() -> list[str]:
 
 def _find_unsuitable(abi: Abi) -> list[str]:
     """The path, if any, of a library of an unsuitable ABI, for the error message."""
-    folders = [*config.library_folders(), *_own_folders(), os.path.join(sys.prefix, "lib")]
+    folders = [*config.library_folders(), *_launcher_folders(), os.path.join(sys.prefix, "lib")]
     path = _first_existing(abi, [*folders, *config.mpi_folders()])
     return [path] if path else []
 
@@ -204,9 +204,10 @@ def _find_in_child_process(abi: Abi) -> str:
         "for path in sys.argv[1:]: ctypes.CDLL(path)\n"
         "print(*{line.split()[-1] for line in open('/proc/self/maps')}, sep='\\n')"
     )
-    for first in ([], [path for path in [_first_existing(abi, config.mpi_folders())] if path]):
+    fallback = _first_existing(abi, config.mpi_folders())
+    for preloaded in ([], [fallback] if fallback else []):
         run = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", code, *first, abi.transport],
+            [sys.executable, "-I", "-S", "-c", code, *preloaded, abi.transport],
             capture_output=True,
             text=True,
             check=False,
