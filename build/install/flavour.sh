@@ -30,7 +30,8 @@ held_flavour() {
     case $(installed_version) in
         *+mpi.*.cpu) echo cpu ;;
         *+mpi.*) echo gpu ;;
-        *) [[ $(installed_version tensorflow-cpu) != *+mpi.* ]] || echo cpu ;;
+        *) # the CPU wheel was once called tensorflow-cpu: see refuse_the_others
+            [[ $(installed_version tensorflow-cpu) != *+mpi.* ]] || echo cpu ;;
     esac
 }
 

@@ -164,9 +164,9 @@ def try_patch(patch: Patch, tree: Path) -> Tried:
     if absent:
         return Tried(0, absent)
     output = _run_patch(patch, tree, Fit.LINES, "--dry-run").output
-    _, *files = re.split(r"^checking file (\S+)\n", output, flags=re.M)
-    outputs = zip(files[::2], files[1::2], strict=True)
-    failed = tuple(name for name, text in outputs if re.search(r"^Hunk .* FAILED", text, re.M))
+    _, *parts = re.split(r"^checking file (\S+)\n", output, flags=re.M)
+    by_file = zip(parts[::2], parts[1::2], strict=True)
+    failed = tuple(name for name, text in by_file if re.search(r"^Hunk .* FAILED", text, re.M))
     if not failed:
         apply_patch(patch, tree, Fit.LINES)
     return Tried(max(map(int, _OFFSET.findall(output)), default=0), failed)
