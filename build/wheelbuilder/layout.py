@@ -95,11 +95,9 @@ class Layout:
     lock_file: Path | None = None
 
     @staticmethod
-    def of_checkout(
-        cache: Path | None = None, flavour: Flavour = CPU, other_version: str = ""
-    ) -> Layout:
+    def of_checkout(cache: Path | None = None, flavour: Flavour = CPU) -> Layout:
         root = Path(__file__).resolve().parents[2]
-        return Layout(root, (cache or root / ".cache").resolve(), flavour, other_version)
+        return Layout(root, (cache or root / ".cache").resolve(), flavour)
 
     @property
     def locks(self) -> Path:

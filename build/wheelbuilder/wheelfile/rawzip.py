@@ -107,8 +107,8 @@ class RawZipWriter:
         self._offset = 0
         self._central: list[bytes] = []
 
-    def copy(self, source: RawZip, name: str, as_name: str | None = None) -> None:
-        self._entry(source.entries[name], as_name or name, source.raw(name))
+    def copy(self, source: RawZip, name: str, as_name: str) -> None:
+        self._entry(source.entries[name], as_name, source.raw(name))
 
     def store(self, name: str, data: bytes, when: DateTime, mode: int) -> None:
         """Adds an uncompressed file; compressed bytes would depend on the machine's zlib."""
