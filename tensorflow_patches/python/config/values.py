@@ -74,7 +74,9 @@ def gpu_transport(environ: Mapping[str, str] = os.environ) -> str:
 def nccl_library(environ: Mapping[str, str] = os.environ) -> str:
     """The path of the NCCL library that the user has set, or ""."""
     found: str = get("TF_MPI_GPU_TRANSPORT", environ)
-    return _old("TF_MPI_NCCL_LIBRARY", environ) or "" if found in DEVICE_TRANSPORTS else found
+    if found in DEVICE_TRANSPORTS:
+        found = _old("TF_MPI_NCCL_LIBRARY", environ) or ""
+    return found
 
 
 def renamed(environ: Mapping[str, str] = os.environ) -> list[str]:

@@ -87,7 +87,7 @@ def _assign_gpus(_context: ModuleType) -> None:
         if group.rank == sharing[0] == 0:
             log.say(
                 f"{len(sharing)} ranks share {own[mine][1]} at {own[mine][0]}; each allocates its "
-                f"memory as needed. One rank per GPU is faster"
+                "memory as needed. One rank per GPU is faster"
             )
     if len(own) > 1:
         _chosen = mine

@@ -59,9 +59,8 @@ def broadcast_(
     for number, variable in enumerate(variables):
         label = name if name is None or number == 0 else f"{name} {number}"
         value = collectives.broadcast(variable, root_rank, label, process_set=process_set)
-        with tf.control_dependencies([] if tf.executing_eagerly() else [_assign(variable, value)]):
-            if tf.executing_eagerly():
-                variable.assign(value)
+        assigned = _assign(variable, value)
+        with tf.control_dependencies([] if tf.executing_eagerly() else [assigned]):
             values.append(
                 variable.read_value() if hasattr(variable, "read_value") else tf.identity(variable)
             )

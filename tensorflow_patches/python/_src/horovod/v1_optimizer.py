@@ -110,7 +110,7 @@ class DistributedAdasum(_Wrapping):
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
-        pairs = [(gradient, variable) for gradient, variable in grads_and_vars]
+        pairs = list(grads_and_vars)
         trained = [variable for gradient, variable in pairs if gradient is not None]
         eager = tf.executing_eagerly()
         # A copy, because reading a reference variable returns the memory that the update changes.

@@ -118,11 +118,10 @@ def _load(abi: Abi) -> str | None:
     """
     if abi.soname not in loaded():
         # What is in LD_LIBRARY_PATH comes first; the linker finds it by itself.
-        chosen = _first_existing(abi, config.library_folders()) is None and _first_existing(
-            abi, _launcher_folders()
-        )
-        if chosen:
-            _try_load(chosen)
+        if _first_existing(abi, config.library_folders()) is None:
+            path = _first_existing(abi, _launcher_folders())
+            if path is not None:
+                _try_load(path)
     why = _try_load(abi.transport)
     if why is not None:
         path = _first_existing(abi, config.mpi_folders())
@@ -204,8 +203,11 @@ def _find_in_child_process(abi: Abi) -> str:
         "for path in sys.argv[1:]: ctypes.CDLL(path)\n"
         "print(*{line.split()[-1] for line in open('/proc/self/maps')}, sep='\\n')"
     )
-    fallback = _first_existing(abi, config.mpi_folders())
-    for preloaded in ([], [fallback] if fallback else []):
+    attempts: list[list[str]] = [[]]  # what to load before the transport, as in _load
+    path = _first_existing(abi, config.mpi_folders())
+    if path is not None:
+        attempts.append([path])
+    for preloaded in attempts:
         run = subprocess.run(
             [sys.executable, "-I", "-S", "-c", code, *preloaded, abi.transport],
             capture_output=True,

@@ -42,5 +42,6 @@ def once(line: str, key: str | None = None, *, every_rank: bool = False) -> None
 def debug(line: str, once: bool = False) -> None:
     """Like `say`, but only with TF_MPI_LOG_LEVEL=debug; with `once`, not a second time."""
     if config.get("TF_MPI_LOG_LEVEL") == "debug" and not (once and line in _logged_keys):
-        _logged_keys.update([line] if once else [])
+        if once:
+            _logged_keys.add(line)
         say(line)
