@@ -179,7 +179,7 @@ class _Warmup(_Schedule):
         def multiplier(epoch: float) -> float:
             assert self.steps_per_epoch is not None
             size = basics.size()
-            epoch += 1.0 / self.steps_per_epoch  # so that an epoch ends at a whole number
+            epoch += 1.0 / self.steps_per_epoch  # an epoch's last batch gets a whole number
             return 1.0 / size * (epoch * (size - 1) / warmup_epochs + 1)
 
         super().__init__(

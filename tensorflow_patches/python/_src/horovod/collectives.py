@@ -243,6 +243,7 @@ def _exchange(
 ) -> tuple[Any, Any]:
     """(this rank's slices of all ranks' tensors, the number of rows of each)."""
     place = process_set.rank()
+    # The table has a line per rank: its number of rows, then its splits.
     rows = tf.shape(tensor, out_type=tf.int64)[:1]
     mine = tf.concat([rows, tf.cast(splits, tf.int64)], 0)[tf.newaxis]
     table = run("allgather", mine, name and f"{name} splits", process_set)
@@ -283,12 +284,12 @@ def reducescatter(
         rows = tf.shape(reduced)[0]
         place = process_set.rank()
         assert place is not None
-        each, more = rows // size, rows % size
-        first = place * each + tf.minimum(place, more)
-        part = reduced[first : first + each + tf.cast(place < more, tf.int32)]
+        each, extra = rows // size, rows % size
+        first = place * each + tf.minimum(place, extra)
+        part = reduced[first : first + each + tf.cast(place < extra, tf.int32)]
         if tensor.shape.rank and tensor.shape[0] is not None:
-            each, more = divmod(tensor.shape[0], size)
-            part = tf.ensure_shape(part, [each + (place < more), *tensor.shape[1:]])
+            each, extra = divmod(tensor.shape[0], size)
+            part = tf.ensure_shape(part, [each + (place < extra), *tensor.shape[1:]])
         return part
 
     def gradient(up: Any) -> Any:

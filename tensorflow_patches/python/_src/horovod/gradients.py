@@ -1,8 +1,8 @@
 """The reduction of a step's gradients, for tapes and optimizers.
 
-Averages and sums use the runtime's own average of many gradients (average/averaging.py): few
-operations, in compiled steps, too. Other reductions are one allreduce per gradient. Reduced
-gradients are marked, so that an optimizer does not reduce a tape's gradients again.
+Averages and sums use the runtime's average of many gradients (average/averaging.py), which works in
+compiled steps, too. Other reductions are one allreduce per gradient. Reduced gradients are marked,
+so that an optimizer does not reduce a tape's gradients again.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class HookError(ImportError):
 
 
 def when_imported(name: str, callback: Callable[[ModuleType], None]) -> None:
-    """Calls `callback(module)` once the module `name` has been imported; now if it already has, or
-    if its import had begun before the first callback for it was registered.
+    """Calls `callback(module)` once the module `name` has been imported; immediately if it already
+    has, or if its import began before the first callback for it was registered.
 
     Callbacks for a module run in the order of their registration, on the thread that imports it; an
     exception fails the import.

@@ -119,6 +119,7 @@ def _install(row: Row, attribute: str, module: ModuleType) -> None:
     elif row.how is How.AFTER:
         make = functools.partial(_after, row.wrapper)
     elif row.how is How.CLASSES:
+        # By id, because a class may have several names in its module.
         for kind in {id(kind): kind for kind in vars(module).values()}.values():
             if isinstance(kind, type) and kind is not owner and issubclass(kind, owner):
                 _wrap_override(kind, name, make)
