@@ -26,7 +26,7 @@ from typing import Any
 
 _SEED = "0"  # fixed: all ranks need the same seed before they can communicate
 _RESTARTED = "_TF_MPI_RESTARTED"
-_JOB = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")
+_JOB = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")  # as in config/launchers.py
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 

@@ -44,7 +44,7 @@ class _Variables:
 
 
 _ANY = ("openmpi", "mpich", "abi", "debian")
-_PMI = ("mpich", "abi", "debian")  # Open MPI does not support PMI
+_PMI = ("mpich", "abi", "debian")  # Open MPI 5 does not support PMI
 # The first match counts, because a launcher may run inside another's job.
 _LAUNCHERS = (
     _Variables(

@@ -1,4 +1,4 @@
-"""Which GPU a rank uses: its own if there are enough, otherwise one shared with as few ranks as possible.
+"""Which GPU a rank uses: its own if there are enough, otherwise one shared with few other ranks.
 
 GPUs that the launcher has hidden stay hidden. A script that chooses a GPU itself
 (CUDA_VISIBLE_DEVICES, tf.config.set_visible_devices, visible_device_list) is left alone. This
