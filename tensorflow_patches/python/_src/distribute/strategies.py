@@ -9,7 +9,6 @@ Parameter-server strategies are refused.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +27,8 @@ def of_one_rank(
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         replicas, resolver, named = count(*args, **kwargs)
-        one_rank = importlib.import_module("tensorflow.mpi._src.distribute.one_rank")
+        from tensorflow.mpi._src.distribute import one_rank
+
         one_rank.initialize(self, replicas, resolver, device(named, _sees_gpu))
 
     return init

@@ -76,7 +76,9 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         everyone = [tuple(one) for one in exchanged]
     _inits += 1
     _state = _State(rank, size, local, everyone)
-    _register(process_sets)
+    sets.start(dynamic=config.horovod_dynamic_process_sets() or process_sets == "dynamic")
+    if process_sets is not None and not isinstance(process_sets, str):
+        sets.register_all(list(process_sets))
 
 
 def _announce() -> None:
@@ -97,12 +99,6 @@ def _warn_if_off() -> None:
             f"averaging is off: {config.gate().reason}",
             file=sys.stderr,
         )
-
-
-def _register(wanted: Any) -> None:
-    sets.start(dynamic=config.horovod_dynamic_process_sets() or wanted == "dynamic")
-    if wanted is not None and not isinstance(wanted, str):
-        sets.register_all(list(wanted))
 
 
 def shutdown() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import os
 import shlex
 import subprocess
 import sys
@@ -131,7 +130,6 @@ def _check_nodes(ranks: int, hosts: list[tuple[str, int]], more: list[str], verb
             text=True,
             timeout=_CHECK_SECONDS,
             env=config.without_launcher(),
-            cwd=os.getcwd(),
             check=False,
         )
     except subprocess.TimeoutExpired:

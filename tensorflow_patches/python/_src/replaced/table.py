@@ -28,8 +28,7 @@ _WIDTH = 98
 
 def count() -> int:
     """The number of replaced attributes, without the hooks of TensorFlow's patched files."""
-    named = {target for row in TABLE if row not in PATCHES for target in row.targets()}
-    return len(named)
+    return len({target for row in TABLE if row not in PATCHES for target in row.targets()})
 
 
 def describe() -> str:
