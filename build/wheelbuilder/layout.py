@@ -27,7 +27,8 @@ class Flavour:
     name: str
     # The official wheel's distribution name, as spelled in file names.
     official_name: str
-    # The end of our version. The GPU wheel's sorts as newer, because it runs without a GPU, too.
+    # The end of our version. "cuda" sorts after "cpu", so pip prefers the GPU wheel, which runs
+    # without a GPU, too.
     label: str
     megabytes: int  # of the official wheel
 

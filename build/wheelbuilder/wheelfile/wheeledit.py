@@ -83,7 +83,7 @@ class WheelEditor:
     def _write(self, writer: RawZipWriter) -> None:
         old_record = self._record_name(self._old_info)
         official = record.parse(self._zip.read(old_record), f"{self._zip.path}: {old_record}")
-        when = self._zip.entries[old_record].date_time
+        when = self._zip.entries[old_record].date_time  # the same in every build
         rows: record.Rows = {}
         for name, info in self._zip.entries.items():
             if name == old_record:

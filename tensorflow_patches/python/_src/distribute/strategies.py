@@ -26,9 +26,9 @@ def of_one_rank(
     """
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        replicas, resolver, named = count(*args, **kwargs)
         from tensorflow.mpi._src.distribute import one_rank
 
+        replicas, resolver, named = count(*args, **kwargs)
         one_rank.initialize(self, replicas, resolver, device(named, _sees_gpu))
 
     return init
