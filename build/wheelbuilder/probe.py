@@ -92,7 +92,7 @@ def put_in_place(package: Path) -> None:
 
 
 def replaced(package: Path) -> list[str]:
-    """The targets of the table of what is replaced, for the installed versions."""
+    """The targets of the table of replaced attributes that the installed versions should have."""
     importlib.import_module("tensorflow")
     put_in_place(package)
     table = importlib.import_module("tensorflow.mpi._src.replaced.table")

@@ -14,7 +14,7 @@ _MNIST_TRAINING = 50000  # of 60000; the rest is for validation
 
 
 class DataSet:
-    """This rank's `training_data` and `training_labels`; likewise `validation_` and `testing_`.
+    """This rank's part of training, validation and testing data: training_data, training_labels, ….
 
     Args:
       data_name: "MNIST", "CIFAR10", "CIFAR100", "CSV", "HDF5" or "PNETCDF" (also "NETCDF"); case

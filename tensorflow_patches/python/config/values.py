@@ -54,7 +54,7 @@ def batch_is_per_rank(environ: Mapping[str, str] = os.environ) -> bool:
 
 def rate_scale(environ: Mapping[str, str] = os.environ) -> str:
     """How the learning rate in fit grows with the number of ranks: "none", "linear" or "sqrt".
-    Raises ConfigError for the latter two if the batch size is global."""
+    Raises ConfigError for "linear" and "sqrt" if the batch size is global."""
     scale: str = get("TF_MPI_BATCH", environ).partition(":")[2]
     scale = scale or _old("TF_MPI_SCALE_LR", environ) or "none"
     if scale != "none" and not batch_is_per_rank(environ):

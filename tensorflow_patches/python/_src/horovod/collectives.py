@@ -64,7 +64,7 @@ def _scaled(tensor: Any, factor: float) -> Any:
 
 
 def _with_gradient(function: Callable[[Any], Any], gradient: Callable[[Any], Any]) -> Any:
-    """`function` of one tensor, whose gradient is `gradient` of the upstream gradient."""
+    """`function`, which takes one tensor, with `gradient` as its gradient function."""
 
     @tf.custom_gradient
     def both(tensor: Any) -> Any:

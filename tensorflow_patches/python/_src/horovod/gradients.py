@@ -178,7 +178,7 @@ def _make_allreduce_grads_fn(
 
 
 def key_of(variable: Any) -> Any:
-    """A key that identifies a variable: of a Keras 3 variable, that of its inner tf.Variable."""
+    """Identifies a variable; a Keras 3 variable has the key of its inner tf.Variable."""
     inner = unwrap.tf_variable(variable)
     return inner.ref() if hasattr(inner, "ref") else id(variable)
 

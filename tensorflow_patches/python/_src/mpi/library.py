@@ -94,7 +94,7 @@ def _candidates(launcher: config.Launcher | None) -> list[Abi]:
         return [ABIS[chosen]]
     here = loaded()
     fit = [ABIS[name] for name in launcher.abis] if launcher is not None else [*ABIS.values()]
-    # A process can use only one MPI, so one that the script has loaded, as by mpi4py, is used.
+    # A process can use only one MPI: if the script has loaded one, by mpi4py for example, that one.
     started = [abi for abi in ABIS.values() if abi.soname in here]
     return [abi for abi in started if abi in fit] or started or fit
 
@@ -117,7 +117,7 @@ def _load(abi: Abi) -> str | None:
     With RTLD_GLOBAL, because Open MPI's plugins look up its symbols in the global scope.
     """
     if abi.soname not in loaded():
-        # What is in LD_LIBRARY_PATH comes first; the linker finds it by itself.
+        # A library on LD_LIBRARY_PATH comes first; the linker finds it by itself.
         if _first_existing(abi, config.library_folders()) is None:
             path = _first_existing(abi, _launcher_folders())
             if path is not None:
