@@ -35,7 +35,8 @@ held_flavour() {
     esac
 }
 
-# Checks --tensorflow: it must have a lock file. Empty stands for the version developed on.
+# Checks --tensorflow, which must have a lock file. Sets tensorflow, to '' for the version developed
+# on; for another version there is a CPU wheel only.
 choose_tensorflow() {
     local locks=$ROOT/third_party/tensorflow own others
     own=$(sed -n 's/^tensorflow-cpu==\([0-9.]*\).*/\1/p' "$locks/cpu.lock")

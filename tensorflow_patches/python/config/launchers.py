@@ -109,7 +109,7 @@ def library_folders(environ: Mapping[str, str] = os.environ) -> list[str]:
     return [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
 
 
-# Variables that modules and environments set to the folder of an MPI.
+# Variables that `module load` and conda set to the folder of an MPI.
 _MPI_FOLDERS = ("I_MPI_ROOT", "MPI_HOME", "MPI_ROOT", "OPAL_PREFIX", "MPICH_DIR", "CONDA_PREFIX")
 
 
