@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+_ANY = ("openmpi", "mpich", "abi", "debian")
+
 
 @dataclasses.dataclass(frozen=True)
 class Launcher:
@@ -18,7 +20,7 @@ class Launcher:
     rank: int
     local_size: int = 0  # ranks on this node; 0: unknown
     local_rank: int = -1  # -1: unknown
-    abis: tuple[str, ...] = ("openmpi", "mpich", "abi", "debian")  # the ABIs to try, in order
+    abis: tuple[str, ...] = _ANY  # the ABIs to try, in order
     joins: bool = True  # False: MPI cannot connect this launcher's tasks
     port: int = 0  # where srun listens, on the node that it runs on; 0: another launcher
 
@@ -43,7 +45,6 @@ class _Variables:
     port: str = ""
 
 
-_ANY = ("openmpi", "mpich", "abi", "debian")
 _PMI = ("mpich", "abi", "debian")  # Open MPI 5 does not support PMI
 # The first match counts, because a launcher may run inside another's job.
 _LAUNCHERS = (

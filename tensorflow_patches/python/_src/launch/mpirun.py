@@ -13,7 +13,7 @@ from tensorflow.mpi import config
 
 # Variables that other nodes need, besides those that mpirun passes on itself.
 _PASSED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED")
-_PREFIXES = ("TF_MPI_", "TF_", "KERAS_", "HOROVOD_", "DDL_")
+_PREFIXES = ("TF_", "KERAS_", "HOROVOD_", "DDL_")
 
 
 class LaunchError(Exception):
