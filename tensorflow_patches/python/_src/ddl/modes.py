@@ -1,7 +1,7 @@
 """DDL's options, as in DDL_OPTIONS="-mode b:4x2 -dump_iter 100", and their meaning here.
 
-A mode is ALGORITHM:AxBx...xN: A ranks form a group on the lowest level, B of these groups one on
-the next level, and so on; N is the number of nodes. The transport chooses the algorithm, so the
+A mode is ALGORITHM:AxBx...xN: A ranks form a group on the lowest level, B such groups form a group
+on the next level, and so on; N is the number of nodes. The transport chooses the algorithm, so the
 letter, or the number of levels in its place, is only checked for validity.
 """
 

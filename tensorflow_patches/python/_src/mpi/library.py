@@ -204,9 +204,9 @@ def _find_in_child_process(abi: Abi) -> str:
         "print(*{line.split()[-1] for line in open('/proc/self/maps')}, sep='\\n')"
     )
     attempts: list[list[str]] = [[]]  # what to load before the transport, as in _load
-    path = _first_existing(abi, config.mpi_folders())
-    if path is not None:
-        attempts.append([path])
+    fallback = _first_existing(abi, config.mpi_folders())
+    if fallback is not None:
+        attempts.append([fallback])
     for preloaded in attempts:
         run = subprocess.run(
             [sys.executable, "-I", "-S", "-c", code, *preloaded, abi.transport],
