@@ -102,11 +102,10 @@ def _variant(directory: Path, name: str, other_version: str) -> Path:
     """The variant for the oldest version that is not older than this one; else the original."""
     if not other_version:
         return directory / name
-    found = [path for path in directory.glob(f"*/{name}") if _minor(path.parent.name) is not None]
+    variants = {_minor(path.parent.name): path for path in directory.glob(f"*/{name}")}
     wanted = _minor(other_version) or (0, 0)
-    fitting = {_minor(path.parent.name) or (0, 0): path for path in found}
-    newer = [version for version in fitting if version >= wanted]
-    return fitting[min(newer)] if newer else directory / name
+    fitting = [version for version in variants if version is not None and version >= wanted]
+    return variants[min(fitting)] if fitting else directory / name
 
 
 def _minor(version: str) -> tuple[int, int] | None:
