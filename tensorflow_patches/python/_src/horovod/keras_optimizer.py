@@ -149,7 +149,7 @@ class _OfLegacy(_OfTfKeras):
         return self._allreduce(own, params)
 
 
-def _kind_of(optimizer: Any) -> type[Reducing]:
+def _mixin_for(optimizer: Any) -> type[Reducing]:
     if hasattr(optimizer, "get_gradients"):
         return _OfLegacy
     return _OfKeras3 if hasattr(optimizer, "apply") else _OfTfKeras
@@ -171,7 +171,7 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A new optimizer with the settings of `optimizer` that reduces gradients first.
+    """A new optimizer with the settings of `optimizer`, which reduces the gradients first.
 
     Raises ValueError, as Horovod does, for an op other than Average and Sum.
     """
@@ -183,7 +183,7 @@ def DistributedOptimizer(
     original = type(given.pop("optimizer"))
     given["name"] = name or f"Distributed{original.__name__}"
     attributes = {"_hvd_settings": given, "__module__": original.__module__}
-    kind = type(original.__name__, (_kind_of(optimizer), original), attributes)
+    kind = type(original.__name__, (_mixin_for(optimizer), original), attributes)
     made = kind.from_config(optimizer.get_config())  # type: ignore[attr-defined]
     _ = made._hvd  # raises now if Horovod refuses the settings
     return made

@@ -142,7 +142,7 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """An optimizer like `optimizer`, of compat.v1 or Keras, that reduces gradients first."""
+    """Like `optimizer`, of compat.v1 or Keras, but reduces the gradients first."""
     given = dict(locals())
     del given["use_locking"]
     if op == Adasum and average_aggregated_gradients:
