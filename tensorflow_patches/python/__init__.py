@@ -145,8 +145,7 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
     Returns:
       As for allreduce; shape [sum of first dimensions, ...].
 
-    Raises:
-      As for allreduce.
+    Raises: as for allreduce.
     """
     return _collective("allgather", tensor, name)
 
@@ -159,11 +158,7 @@ def broadcast(tensor: Any, root: int = 0, name: str | None = None) -> Any:
       root: from 0 to size() - 1.
       name: as for allreduce.
 
-    Returns:
-      As for allreduce.
-
-    Raises:
-      As for allreduce.
+    Returns and raises: as for allreduce.
     """
     return _collective("broadcast", tensor, name, root=root)
 
@@ -179,8 +174,7 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
         code only.
       root: from 0 to size() - 1.
 
-    Raises:
-      As for allreduce.
+    Raises: as for allreduce.
     """
     for variable in variables:
         variable.assign(broadcast(variable, root))
@@ -275,8 +269,7 @@ def own_data() -> None:
 
     All ranks must call this; each waits for the others.
 
-    Raises:
-      As for barrier.
+    Raises: as for barrier.
     """
     if hooks.active and group.size > 1:
         from tensorflow.mpi._src.data import own_data

@@ -18,7 +18,7 @@ from tensorflow.mpi._src.messaging import collectives as arrays
 from tensorflow.mpi._src.messaging import graph_collectives
 from tensorflow.mpi._src.runtime import group
 
-# Horovod's numbers.
+# As Horovod numbers them.
 Average, Sum, Adasum, Min, Max, Product = 0, 1, 2, 3, 4, 5
 _OPS = {Sum: "sum", Min: "min", Max: "max", Product: "product"}
 

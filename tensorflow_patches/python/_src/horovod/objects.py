@@ -20,9 +20,9 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Assigns rank `root_rank`'s values on every rank: immediately in eager code, otherwise by the
-    operation that is returned. All ranks pass the same number of variables, tf.Variables or Keras
-    3's, in the same order."""
+    """Assigns rank `root_rank`'s values on all ranks of the set: immediately in eager code,
+    otherwise by the operation that is returned. All pass the same number of variables,
+    tf.Variables or Keras 3's, in the same order."""
     _check_root(root_rank, process_set)
     assigned = []
     for variable in variables:
