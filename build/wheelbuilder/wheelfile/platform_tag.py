@@ -65,7 +65,7 @@ def platform_tag(needs: Versions, official: str) -> str:
     name: str = policies.versioned_symbols_policy(needs).name
     need = _MANYLINUX.match(name)
     if not need:
-        # Newer than every policy of auditwheel's: the wheel runs on this machine, perhaps no other.
+        # Newer than every policy of auditwheel's: the wheel runs here, perhaps nowhere else.
         return _PLAIN
     return max(official, name, key=_glibc)
 
