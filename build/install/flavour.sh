@@ -30,11 +30,13 @@ held_flavour() {
     case $(installed_version) in
         *+mpi.*.cpu) echo cpu ;;
         *+mpi.*) echo gpu ;;
-        *) [[ $(installed_version tensorflow-cpu) != *+mpi.* ]] || echo cpu ;;
+        *) # the CPU wheel was once called tensorflow-cpu: see refuse_the_others
+            [[ $(installed_version tensorflow-cpu) != *+mpi.* ]] || echo cpu ;;
     esac
 }
 
-# Checks --tensorflow: it must have a lock file. Empty stands for the version developed on.
+# Checks --tensorflow, which must have a lock file. Sets tensorflow, to '' for the version developed
+# on; for another version there is a CPU wheel only.
 choose_tensorflow() {
     local locks=$ROOT/third_party/tensorflow own others
     own=$(sed -n 's/^tensorflow-cpu==\([0-9.]*\).*/\1/p' "$locks/cpu.lock")

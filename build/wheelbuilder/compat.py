@@ -41,8 +41,8 @@ _INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 _OURS = "tensorflow_patches/"
 # Lines of a compiler's or linker's output that name an error.
 _ERROR = re.compile(r"(?:(\S+?:\d+):\d+: (?:fatal )?error: .*|undefined reference to .*)")
-_SHOWN = 8  # errors of the compiler and linker, at most
-# How symbol versions of system libraries, and symbols that the compiler adds, begin.
+_SHOWN = 8  # at most this many errors of the compiler and linker
+# Prefixes of the symbol versions of system libraries, and of symbols that the compiler adds.
 _SYSTEM = ("GLIBC", "CXXABI", "GCC")
 _OF_COMPILERS = ("_ITM_", "__gmon_start__")
 _TESTS = "tests/tf/internals"

@@ -26,7 +26,7 @@ def sha256_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def whole_file(directory: Path, prefix: str) -> Iterator[tuple[Path, BinaryIO]]:
-    """Yields a new file in `directory`, which is removed on exit unless the body has renamed it.
+    """Yields a new file in `directory`; removes it on exit, unless the body has renamed it.
 
     Removes leftovers of killed runs first.
     """

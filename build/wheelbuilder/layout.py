@@ -27,7 +27,8 @@ class Flavour:
     name: str
     # The official wheel's distribution name, as spelled in file names.
     official_name: str
-    # The end of our version. The GPU wheel's sorts as newer, because it runs without a GPU, too.
+    # The end of our version. "cuda" sorts after "cpu", so pip prefers the GPU wheel, which runs
+    # without a GPU, too.
     label: str
     megabytes: int  # of the official wheel
 
@@ -95,11 +96,9 @@ class Layout:
     lock_file: Path | None = None
 
     @staticmethod
-    def of_checkout(
-        cache: Path | None = None, flavour: Flavour = CPU, other_version: str = ""
-    ) -> Layout:
+    def of_checkout(cache: Path | None = None, flavour: Flavour = CPU) -> Layout:
         root = Path(__file__).resolve().parents[2]
-        return Layout(root, (cache or root / ".cache").resolve(), flavour, other_version)
+        return Layout(root, (cache or root / ".cache").resolve(), flavour)
 
     @property
     def locks(self) -> Path:

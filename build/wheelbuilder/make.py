@@ -50,9 +50,9 @@ def make(layout: Layout, target: Target, out: Path, jobs: int | None = None) -> 
     patches = read_series(layout.patches, layout.other_version)
     mpi = find_mpi()
     inputs = digest_of_inputs(layout, lock, target, mpi, compiler())
-    place = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:12]
-    name = "-".join(filter(None, (layout.flavour.name, layout.other_version, target.tag, place)))
-    made_file = layout.cache / "made" / f"{name}.json"
+    out_digest = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:12]
+    parts = (layout.flavour.name, layout.other_version, target.tag, out_digest)
+    made_file = layout.cache / "made" / f"{'-'.join(filter(None, parts))}.json"
     present = made_before(made_file, inputs, out)
     if present:
         say(f"{present.name} is up to date")

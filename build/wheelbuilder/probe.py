@@ -49,7 +49,7 @@ def _names_in(scope: ast.AST, outer: dict[str, str]) -> Iterator[str]:
     for node in own:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             module = modules.get(node.value.id)
-            if module and isinstance(node.ctx, ast.Load) and not _is_ours(node.attr):
+            if module and isinstance(node.ctx, ast.Load) and not _is_skipped(node.attr):
                 yield f"{module}:{node.attr}"
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "hooking.used":
             yield str(ast.literal_eval(node.args[0]))
@@ -57,7 +57,8 @@ def _names_in(scope: ast.AST, outer: dict[str, str]) -> Iterator[str]:
         yield from _names_in(function, modules)
 
 
-def _is_ours(attribute: str) -> bool:
+def _is_skipped(attribute: str) -> bool:
+    """Whether this wheel sets the attribute, or every object has it."""
     return attribute.startswith("_tf_mpi") or attribute.startswith("__")
 
 
@@ -91,7 +92,7 @@ def put_in_place(package: Path) -> None:
 
 
 def replaced(package: Path) -> list[str]:
-    """The targets of the table of what is replaced, for the installed versions."""
+    """The targets of the table of replaced attributes that the installed versions should have."""
     importlib.import_module("tensorflow")
     put_in_place(package)
     table = importlib.import_module("tensorflow.mpi._src.replaced.table")

@@ -127,7 +127,7 @@ def _from_commits(tree: Path) -> list[Patch]:
             "--diff-algorithm=myers", "--src-prefix=a/", "--dst-prefix=b/", f"{commit}~", commit,
         )  # fmt: skip
         header = body.strip("\n")
-        gap = "\n" if header.endswith("\n---") else "\n\n"
+        gap = "\n" if header.endswith("\n---") else "\n\n"  # DEP-3: "---" may end a header
         text = (f"{header}{gap}" if header else "") + _NOISE.sub("", diff)
         patch = split(name, text)
         touched([patch])  # raises BuildError if the patch changes a file that it must not

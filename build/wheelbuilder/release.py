@@ -21,7 +21,7 @@ from .lock import read_lock
 from .make import digest_of_inputs, make
 from .target import SUPPORTED, Target
 
-# The glibc that the official wheel needs: a release must install wherever that wheel does.
+# A release must install on the oldest glibc that the default version's official wheel accepts.
 _NEWEST_GLIBC = (2, 27)
 SUMS, PROVENANCE = "SHA256SUMS", "provenance.json"
 

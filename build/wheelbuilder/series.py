@@ -102,11 +102,10 @@ def _variant(directory: Path, name: str, other_version: str) -> Path:
     """The variant for the oldest version that is not older than this one; else the original."""
     if not other_version:
         return directory / name
-    found = [path for path in directory.glob(f"*/{name}") if _minor(path.parent.name) is not None]
+    variants = {_minor(path.parent.name): path for path in directory.glob(f"*/{name}")}
     wanted = _minor(other_version) or (0, 0)
-    fitting = {_minor(path.parent.name) or (0, 0): path for path in found}
-    newer = [version for version in fitting if version >= wanted]
-    return fitting[min(newer)] if newer else directory / name
+    fitting = [version for version in variants if version is not None and version >= wanted]
+    return variants[min(fitting)] if fitting else directory / name
 
 
 def _minor(version: str) -> tuple[int, int] | None:
@@ -164,9 +163,9 @@ def try_patch(patch: Patch, tree: Path) -> Tried:
     if absent:
         return Tried(0, absent)
     output = _run_patch(patch, tree, Fit.LINES, "--dry-run").output
-    _, *files = re.split(r"^checking file (\S+)\n", output, flags=re.M)
-    outputs = zip(files[::2], files[1::2], strict=True)
-    failed = tuple(name for name, text in outputs if re.search(r"^Hunk .* FAILED", text, re.M))
+    _, *parts = re.split(r"^checking file (\S+)\n", output, flags=re.M)
+    by_file = zip(parts[::2], parts[1::2], strict=True)
+    failed = tuple(name for name, text in by_file if re.search(r"^Hunk .* FAILED", text, re.M))
     if not failed:
         apply_patch(patch, tree, Fit.LINES)
     return Tried(max(map(int, _OFFSET.findall(output)), default=0), failed)

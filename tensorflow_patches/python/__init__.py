@@ -145,8 +145,7 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
     Returns:
       As for allreduce; shape [sum of first dimensions, ...].
 
-    Raises:
-      As for allreduce.
+    Raises: as for allreduce.
     """
     return _collective("allgather", tensor, name)
 
@@ -159,11 +158,7 @@ def broadcast(tensor: Any, root: int = 0, name: str | None = None) -> Any:
       root: from 0 to size() - 1.
       name: as for allreduce.
 
-    Returns:
-      As for allreduce.
-
-    Raises:
-      As for allreduce.
+    Returns and raises: as for allreduce.
     """
     return _collective("broadcast", tensor, name, root=root)
 
@@ -179,8 +174,7 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
         code only.
       root: from 0 to size() - 1.
 
-    Raises:
-      As for allreduce.
+    Raises: as for allreduce.
     """
     for variable in variables:
         variable.assign(broadcast(variable, root))
@@ -191,7 +185,7 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
 
 
 def gather_batch(x: Any) -> Any:
-    """Gathers `x`, a tensor of this rank's samples, from all ranks into that of the whole batch.
+    """Concatenates `x`, this rank's samples, with the other ranks' into the whole batch.
 
     For a loss or a metric that relates several samples to one another, in a train_step or in a
     custom training loop:
@@ -243,7 +237,7 @@ def shard(dataset: Any, batched: bool | None = None) -> Any:
     Args:
       dataset: a tf.data.Dataset of the same data on all ranks, all of which must call this. If its
         elements may differ by rank (a shuffle without a seed, random ops, a generator), all ranks
-        get rank 0's. The others iterate it, too, only if it runs Python code or writes variables.
+        get rank 0's. Other ranks then iterate it only if it runs Python code or writes variables.
       batched: True: elements are batches, and each rank gets its samples of each batch; if a small
         last batch has none for it, it gets another rank's sample. False: each rank gets whole
         elements, the same number on all ranks; up to size() - 1 elements at the end are left out.
@@ -275,8 +269,7 @@ def own_data() -> None:
 
     All ranks must call this; each waits for the others.
 
-    Raises:
-      As for barrier.
+    Raises: as for barrier.
     """
     if hooks.active and group.size > 1:
         from tensorflow.mpi._src.data import own_data

@@ -9,7 +9,7 @@ from tensorflow.mpi import config, doctor
 from tensorflow.mpi._src.launch import commands, ddlrun, horovodrun
 from tensorflow.mpi._src.observability import bench, nodes
 
-_RUNS = {"horovodrun": horovodrun.main, "ddlrun": ddlrun.main}
+_LAUNCH_COMMANDS = {"horovodrun": horovodrun.main, "ddlrun": ddlrun.main}
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
     )
     bench.add_arguments(bench_parser)
     commands_parser.add_parser("commands", help="writes horovodrun and ddlrun next to this Python")
-    for name, run in _RUNS.items():
+    for name, run in _LAUNCH_COMMANDS.items():
         commands_parser.add_parser(name, help=f"starts ranks as {name} does", add_help=False)
         if sys.argv[1:2] == [name]:  # parses its own options
             return run(sys.argv[2:])

@@ -5,11 +5,10 @@ started ranks. Neither TensorFlow nor this package is imported here.
 
 Python chooses its string hash key before it runs any code, so the key, and with it the order of
 `list(set(words))`, differs by rank. The interpreter is therefore restarted once, as the same
-process with the same arguments, but with PYTHONHASHSEED set. Nothing has been imported or read by
-then. There is no restart if PYTHONHASHSEED is set (`mpirun -x PYTHONHASHSEED=random` gives each
-rank its own key), if Python ignores its environment (-E, -I), with averaging off or
-TF_MPI_SHARD=off, or if the interpreter is embedded in another program. random/host.py warns if
-hashes differ.
+process with the same arguments, but with PYTHONHASHSEED set, before the script begins. There is no
+restart if PYTHONHASHSEED is set (`mpirun -x PYTHONHASHSEED=random` gives each rank its own key), if
+Python ignores its environment (-E, -I), with averaging off or TF_MPI_SHARD=off, or if the
+interpreter is embedded in another program. random/host.py warns if hashes differ.
 
 Ranks with TF_MPI_ENABLE=0 leave a file that tells ranks of other nodes that averaging is off.
 
@@ -27,7 +26,7 @@ from typing import Any
 
 _SEED = "0"  # fixed: all ranks need the same seed before they can communicate
 _RESTARTED = "_TF_MPI_RESTARTED"
-_JOB = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")
+_JOB = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")  # as in config/launchers.py
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
@@ -108,7 +107,7 @@ def _tell_other_nodes() -> None:
     if (
         not marker
         or os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0"
-        or _RESTARTED in os.environ
+        or _RESTARTED in os.environ  # a child of a rank that averages
     ):
         return
     try:

@@ -39,7 +39,7 @@ def from_csv(
       A tf.data.Dataset of (features, label), or of features if there is no label column.
 
     Raises:
-      ValueError: a row or the label column is wrong; names which.
+      ValueError: a row or the label column is wrong; the message says which.
       OSError: the file cannot be read.
     """
     numbers = text.read(path, delimiter, header).numbers
@@ -47,13 +47,13 @@ def from_csv(
     is_whole = bool(np.all(labels == np.round(labels)))
     summary = [len(numbers), numbers.shape[1], int(is_whole)]
     summaries = parts.gather_numbers(summary, f"columns of {os.path.basename(path)}").reshape(-1, 3)
-    columns = {int(number) for rows, number, _ in summaries if rows}
-    if len(columns) > 1:
+    widths = {int(width) for rows, width, _ in summaries if rows}
+    if len(widths) > 1:
         raise ValueError(
-            f"{path}: the ranks' rows have {' and '.join(map(str, sorted(columns)))} columns"
+            f"{path}: the ranks' rows have {' and '.join(map(str, sorted(widths)))} columns"
         )
-    if not len(numbers) and columns:
-        numbers = np.zeros((0, *columns))
+    if not len(numbers) and widths:
+        numbers = np.zeros((0, *widths))
     if label_column is None:
         return own_data.of_arrays(numbers.astype(dtype))
     features = np.delete(numbers, label_column, 1) if numbers.shape[1] else numbers

@@ -14,7 +14,7 @@ _MNIST_TRAINING = 50000  # of 60000; the rest is for validation
 
 
 class DataSet:
-    """This rank's `training_data` and `training_labels`; likewise `validation_` and `testing_`.
+    """This rank's part of training, validation and testing data: training_data, training_labels, ….
 
     Args:
       data_name: "MNIST", "CIFAR10", "CIFAR100", "CSV", "HDF5" or "PNETCDF" (also "NETCDF"); case
@@ -80,13 +80,13 @@ class DataSet:
         else:
             held_out, held_out_labels = data[:num_held_out], labels[:num_held_out]
             data, labels = data[num_held_out:], labels[num_held_out:]
-        for split, images_, numbers in (
+        for split, samples, numbers in (
             ("training", data, labels),
             ("validation", held_out, held_out_labels),
             ("testing", test_data, test_labels),
         ):
-            first, last = parts.part(len(images_))
-            self._keep(split, images_[first:last] / normalize, numbers[first:last], classes)
+            first, last = parts.part(len(samples))
+            self._keep(split, samples[first:last] / normalize, numbers[first:last], classes)
 
     def _read_files(self, kind: str, delim: str, valid_pct: float, test_pct: float) -> None:
         read = _FILES[kind]
@@ -97,7 +97,7 @@ class DataSet:
             data, labels, classes = read(path, delim)
             if split == "training":
                 for other, share in (("validation", valid_pct), ("testing", test_pct)):
-                    if share:  # even if that is less than one row: then the array is empty
+                    if share:  # even if that is less than one row: an empty array, not None
                         kept = len(data) - int(len(data) * share)
                         self._keep(other, data[kept:], labels[kept:], classes)
                         data, labels = data[:kept], labels[:kept]
@@ -172,13 +172,13 @@ def _settings(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def one_hot(labels: Any, classes: int) -> np.ndarray[Any, Any]:
     labels = np.asarray(labels, np.int64)
-    found = np.zeros((len(labels), classes))
-    found[np.arange(len(labels)), labels] = 1
-    return found
+    encoded = np.zeros((len(labels), classes))
+    encoded[np.arange(len(labels)), labels] = 1
+    return encoded
 
 
 def _csv(path: str, delim: str) -> tuple[Any, Any, int]:
-    """This rank's data, its labels (from 0 up; -1 becomes 0), and all ranks' number of classes."""
+    """This rank's data and labels (from 0 up; -1 becomes 0), and the number of classes."""
     rows = text.read(path, delim)
     numbers = rows.numbers
     if not rows.total:
@@ -219,10 +219,10 @@ def _netcdf(path: str, delim: str) -> tuple[Any, Any, int]:
         total = file.variables[data].shape[0]
         mine = arrays.rows(file.variables[data], f"{path}: '{data}'").view(np.uint8)
         numbers = arrays.rows(file.variables[labels], f"{path}: '{labels}'", total)
-    most = parts.gather_numbers(
+    largest = parts.gather_numbers(
         [int(numbers.max()) if len(numbers) else 0], f"labels of {os.path.basename(path)}"
     )
-    return mine, numbers, int(most.max()) + 1
+    return mine, numbers, int(largest.max()) + 1
 
 
 _IMAGES: dict[str, Any] = {

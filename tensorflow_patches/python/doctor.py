@@ -24,6 +24,7 @@ def main() -> int:
     """Prints the report, on rank 0 only; returns 0 if all is well."""
     ok = _try_allreduce() if mpi.is_enabled() else None
     launcher = config.gate().launcher
+    # Without a start, mpi.rank() is 0 in every process.
     rank = launcher.rank if launcher is not None and group.fault else mpi.rank()
     if rank != 0 and group.fault:  # rank 0 may have another fault, or none
         print(f"tensorflow.mpi rank {rank}: {group.fault}", file=sys.stderr)

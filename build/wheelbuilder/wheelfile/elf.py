@@ -62,10 +62,8 @@ def read_dynamic(stream: BinaryIO) -> Dynamic:
         if isinstance(section, DynamicSection):
             for tag in section.iter_tags():
                 name = str(tag.entry.d_tag)
-                value = {"DT_NEEDED": "needed", "DT_SONAME": "soname"}.get(name)
-                value = value or {"DT_RUNPATH": "runpath", "DT_RPATH": "rpath"}.get(name)
-                if value:
-                    tags[name].append(str(getattr(tag, value)))
+                if name in ("DT_NEEDED", "DT_SONAME", "DT_RUNPATH", "DT_RPATH"):
+                    tags[name].append(str(getattr(tag, name.removeprefix("DT_").lower())))
         elif isinstance(section, SymbolTableSection) and section.name == ".dynsym":
             exports = [
                 symbol.name

@@ -1,8 +1,8 @@
 """Computes the platform that a wheel's libraries need, from their versioned symbols.
 
-The official wheel is always tagged manylinux_2_27, and our libraries are compiled on this machine.
-So the tag is computed: the oldest of auditwheel's manylinux policies that has every versioned
-symbol, but none older than the official wheel's.
+Our libraries are compiled on this machine, so they may need more than the official wheel's tag
+promises. Our tag is the oldest of auditwheel's manylinux policies that has every versioned symbol,
+but none older than the official wheel's.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def platform_tag(needs: Versions, official: str) -> str:
     name: str = policies.versioned_symbols_policy(needs).name
     need = _MANYLINUX.match(name)
     if not need:
-        # Newer than every policy of auditwheel's: the wheel runs on this machine, perhaps no other.
+        # Newer than every policy of auditwheel's: the wheel runs here, perhaps nowhere else.
         return _PLAIN
     return max(official, name, key=_glibc)
 

@@ -11,7 +11,6 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 from ..errors import BuildError
@@ -51,12 +50,10 @@ class RawZip:
     def __enter__(self) -> RawZip:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._zip.close()
         self._map.close()
         self._file.close()
@@ -107,8 +104,8 @@ class RawZipWriter:
         self._offset = 0
         self._central: list[bytes] = []
 
-    def copy(self, source: RawZip, name: str, as_name: str | None = None) -> None:
-        self._entry(source.entries[name], as_name or name, source.raw(name))
+    def copy(self, source: RawZip, name: str, as_name: str) -> None:
+        self._entry(source.entries[name], as_name, source.raw(name))
 
     def store(self, name: str, data: bytes, when: DateTime, mode: int) -> None:
         """Adds an uncompressed file; compressed bytes would depend on the machine's zlib."""

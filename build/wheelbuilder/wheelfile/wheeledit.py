@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import TracebackType
 
 from ..errors import BuildError
 from ..files import whole_file
@@ -27,7 +26,7 @@ class WheelEditor:
         self._zip = RawZip(source)
         self._old_info = self._new_info = dist_info
         if self._record_name(dist_info) not in self._zip.entries:
-            self._zip.__exit__(None, None, None)
+            self._zip.close()
             raise BuildError(f"{source} has no {dist_info}/RECORD: delete this wheel and run again")
         self._changed: dict[str, bytes] = {}
         self._added: dict[str, tuple[bytes, int]] = {}
@@ -35,13 +34,8 @@ class WheelEditor:
     def __enter__(self) -> WheelEditor:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._zip.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._zip.close()
 
     def read(self, name: str) -> bytes:
         if name not in self._zip.entries:
@@ -83,7 +77,7 @@ class WheelEditor:
     def _write(self, writer: RawZipWriter) -> None:
         old_record = self._record_name(self._old_info)
         official = record.parse(self._zip.read(old_record), f"{self._zip.path}: {old_record}")
-        when = self._zip.entries[old_record].date_time
+        when = self._zip.entries[old_record].date_time  # the same in every build
         rows: record.Rows = {}
         for name, info in self._zip.entries.items():
             if name == old_record:

@@ -18,7 +18,7 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 class Finder:
     """Placed on sys.meta_path. `first`: names found here even if they are installed."""
 
-    tensorflow_mpi = True
+    tensorflow_mpi = True  # how install() recognizes a Finder
 
     def __init__(self, names: set[str], first: set[str]) -> None:
         self.names, self.first = names, first
@@ -33,7 +33,7 @@ class Finder:
             installed = importlib.machinery.PathFinder.find_spec(fullname)
             if installed is not None and installed.origin is not None:
                 return None
-            # Otherwise it is a plain folder of that name on the path, not a package.
+            # Without an origin, it is a plain folder of that name on the path, not a package.
         folder = os.path.join(_FOLDER, fullname)
         return importlib.util.spec_from_file_location(
             fullname, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]

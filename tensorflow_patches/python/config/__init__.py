@@ -31,20 +31,10 @@ from tensorflow.mpi.config.parameter import (
     SPARSE_MODES,
     ConfigError,
     Parameter,
-    Topology,
 )
-from tensorflow.mpi.config.parameters import (
-    OLD_NAMES,
-    OLD_PARTS,
-    PARAMETERS,
-)
-from tensorflow.mpi.config.switch import (
-    Gate,
-    gate,
-    is_off_elsewhere,
-)
+from tensorflow.mpi.config.parameters import OLD_NAMES, PARAMETERS
+from tensorflow.mpi.config.switch import Gate, gate, is_off_elsewhere
 from tensorflow.mpi.config.values import (
-    SWITCHES,
     batch_is_per_rank,
     check,
     cray_takes_gpus,

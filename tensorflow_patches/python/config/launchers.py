@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+_ANY = ("openmpi", "mpich", "abi", "debian")
+
 
 @dataclasses.dataclass(frozen=True)
 class Launcher:
@@ -18,8 +20,8 @@ class Launcher:
     rank: int
     local_size: int = 0  # ranks on this node; 0: unknown
     local_rank: int = -1  # -1: unknown
-    abis: tuple[str, ...] = ("openmpi", "mpich", "abi", "debian")  # possible ABIs, in order
-    joins: bool = True  # False: MPI cannot connect the tasks that it started
+    abis: tuple[str, ...] = _ANY  # the ABIs to try, in order
+    joins: bool = True  # False: MPI cannot connect this launcher's tasks
     port: int = 0  # where srun listens, on the node that it runs on; 0: another launcher
 
     @property
@@ -43,8 +45,7 @@ class _Variables:
     port: str = ""
 
 
-_ANY = ("openmpi", "mpich", "abi", "debian")
-_PMI = ("mpich", "abi", "debian")  # Open MPI does not support PMI
+_PMI = ("mpich", "abi", "debian")  # Open MPI 5 does not support PMI
 # The first match counts, because a launcher may run inside another's job.
 _LAUNCHERS = (
     _Variables(
@@ -109,7 +110,7 @@ def library_folders(environ: Mapping[str, str] = os.environ) -> list[str]:
     return [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
 
 
-# Variables that modules and environments set to the folder of an MPI.
+# Variables that `module load` and conda set to the folder of an MPI.
 _MPI_FOLDERS = ("I_MPI_ROOT", "MPI_HOME", "MPI_ROOT", "OPAL_PREFIX", "MPICH_DIR", "CONDA_PREFIX")
 
 
@@ -139,26 +140,20 @@ def without_launcher(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 # Set by a rank for its children, which inherit the launcher's variables but are not ranks.
 _STARTED_BY = "_TF_MPI_STARTED_BY"
 
-
 _JOB = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
 
-def _job(environ: Mapping[str, str]) -> str:
-    """A text that identifies the job; "" if the launcher sets none of the variables _JOB."""
+def job(environ: Mapping[str, str] = os.environ) -> str:
+    """Identifies the job, the same for all its ranks; "" if none of the variables _JOB is set."""
     return " ".join(environ[name] for name in _JOB if name in environ)
 
 
 def rank_of(theirs: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> int | None:
     """The rank of a process with the environment `theirs`; None if it may be of another job."""
     own, other = launcher(environ), launcher(theirs)
-    if own is None or other is None or not _job(environ) or _job(environ) != _job(theirs):
+    if own is None or other is None or not job(environ) or job(environ) != job(theirs):
         return None
     return other.rank if own.size == other.size else None
-
-
-def job() -> str:
-    """Identifies the job of this process's launcher: the same for all its ranks; "" if unknown."""
-    return _job(os.environ)
 
 
 def node_name(environ: Mapping[str, str] = os.environ) -> str:
@@ -173,7 +168,7 @@ def scheduled_nodes(environ: Mapping[str, str] = os.environ) -> str:
 
 def mark_started(environ: Any = os.environ) -> None:
     """Notes this rank's process and job in the environment, for started_by_ancestor in children."""
-    environ[_STARTED_BY] = f"{os.getpid()} {_job(environ)}"
+    environ[_STARTED_BY] = f"{os.getpid()} {job(environ)}"
 
 
 # For TensorFlow's two thread pools, and for OpenMP. tf.config takes precedence.
@@ -191,7 +186,7 @@ def started_by_ancestor(environ: Mapping[str, str] = os.environ) -> int | None:
 
     None for the ranks of a launcher that a rank has started: they are a job of their own.
     """
-    pid, _, job = environ.get(_STARTED_BY, "").partition(" ")
-    if not pid.isdigit() or int(pid) == os.getpid() or job != _job(environ):
+    pid, _, its_job = environ.get(_STARTED_BY, "").partition(" ")
+    if not pid.isdigit() or int(pid) == os.getpid() or its_job != job(environ):
         return None
     return int(pid)

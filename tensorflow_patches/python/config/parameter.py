@@ -119,10 +119,8 @@ class Parameter:
         elif self.kind == "path":
             if value == "" or os.path.exists(value):
                 return value
-        elif self.kind == "folder":
-            return os.path.abspath(value) if value else ""
-        elif self.kind == "output":
-            # Only rank 0 needs the folder; lifecycle/engine.py checks that it exists.
+        elif self.kind in ("folder", "output"):
+            # Only rank 0 needs an output's folder; lifecycle/engine.py checks that it exists.
             return os.path.abspath(value) if value else ""
         elif self.kind == "extras":
             extras = _extras(value)

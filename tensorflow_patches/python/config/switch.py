@@ -46,15 +46,11 @@ def is_off_elsewhere(environ: Mapping[str, str] = os.environ) -> bool:
     return abs(time.time() - written) < _OFF_FILE_SECONDS
 
 
-_OF_NODES = ("doctor", "--nodes")
-
-
 def _looks_at_nodes(words: Sequence[str]) -> bool:
     """Whether the command `words` is `python -m tensorflow.mpi doctor --nodes`, which checks each
     node on its own."""
-    words = list(words)
     place = words.index("tensorflow.mpi") if "tensorflow.mpi" in words else 0
-    return words[max(0, place - 1)] == "-m" and set(_OF_NODES) <= set(words[place:])
+    return words[max(0, place - 1)] == "-m" and {"doctor", "--nodes"} <= set(words[place:])
 
 
 def gate(environ: Mapping[str, str] = os.environ) -> Gate:

@@ -37,8 +37,8 @@ def _old(name: str, environ: Mapping[str, str]) -> Any:
 
 def transfer_timeout(environ: Mapping[str, str] = os.environ) -> float:
     """The timeout in seconds of a transfer that all ranks have begun."""
-    old, most = _old("TF_MPI_COLLECTIVE_TIMEOUT", environ), 300.0
-    found = min(get("TF_MPI_STALL_TIMEOUT", environ) or most, most) if old is None else old
+    old, limit = _old("TF_MPI_COLLECTIVE_TIMEOUT", environ), 300.0
+    found = min(get("TF_MPI_STALL_TIMEOUT", environ) or limit, limit) if old is None else old
     return max(1.0, found)
 
 
@@ -54,7 +54,7 @@ def batch_is_per_rank(environ: Mapping[str, str] = os.environ) -> bool:
 
 def rate_scale(environ: Mapping[str, str] = os.environ) -> str:
     """How the learning rate in fit grows with the number of ranks: "none", "linear" or "sqrt".
-    Raises ConfigError for the latter two if the batch size is global."""
+    Raises ConfigError for "linear" and "sqrt" if the batch size is global."""
     scale: str = get("TF_MPI_BATCH", environ).partition(":")[2]
     scale = scale or _old("TF_MPI_SCALE_LR", environ) or "none"
     if scale != "none" and not batch_is_per_rank(environ):
@@ -74,7 +74,9 @@ def gpu_transport(environ: Mapping[str, str] = os.environ) -> str:
 def nccl_library(environ: Mapping[str, str] = os.environ) -> str:
     """The path of the NCCL library that the user has set, or ""."""
     found: str = get("TF_MPI_GPU_TRANSPORT", environ)
-    return _old("TF_MPI_NCCL_LIBRARY", environ) or "" if found in DEVICE_TRANSPORTS else found
+    if found in DEVICE_TRANSPORTS:
+        found = _old("TF_MPI_NCCL_LIBRARY", environ) or ""
+    return found
 
 
 def renamed(environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -133,6 +135,7 @@ def shared_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         if parameter.ranks == "same"
     }
     found["TF_MPI_GPU_TRANSPORT"] = gpu_transport(environ)  # a path may differ
+    # With TF_MPI_SCALE_LR, the scale is not part of TF_MPI_BATCH's own value.
     if not found["TF_MPI_BATCH"].endswith(rate_scale(environ)) and rate_scale(environ) != "none":
         found["TF_MPI_BATCH"] += f":{rate_scale(environ)}"
     for name in SWITCHES:
@@ -189,7 +192,7 @@ def names_to_pass(
     return sorted(name for name in environ if name in names or name.startswith(tuple(prefixes)))
 
 
-_OTHERS = (
+_SWITCHES_HELP = (
     "Variables that change what is computed must be the same on all ranks, as must the versions of "
     "Python, NumPy, Keras and this wheel, and Keras's file keras.json. The start compares them; if "
     "they differ, it stops and prints all values with their ranks. XLA options that only write "
@@ -198,8 +201,7 @@ _OTHERS = (
     "its option -x."
 )
 
-
-_OLD = "Still read in this version; a line on rank 0 names the replacement."
+_OLD_NAMES_HELP = "Still read in this version; a line on rank 0 names the replacement."
 
 
 def _wrapped(text: str) -> list[str]:
@@ -213,10 +215,10 @@ def describe(environ: Mapping[str, str] = os.environ) -> str:
         default = p.default or "unset"
         lines += [f"### `{p.name}`", "", *_wrapped(p.help), ""]
         lines += [*_wrapped(f"Accepted: {p.accepted}. Default: {default}. {_RANKS[p.ranks]}"), ""]
-    lines += ["### Names of earlier versions", "", *_wrapped(_OLD), ""]
+    lines += ["### Names of earlier versions", "", *_wrapped(_OLD_NAMES_HELP), ""]
     lines += [f"- `{old}`: `{new}`" for old, new in OLD_NAMES.items()]
     switches = ", ".join(f"`{name}`" for name in SWITCHES)
-    lines += ["", "### Variables of TensorFlow and Keras", "", *_wrapped(_OTHERS), ""]
+    lines += ["", "### Variables of TensorFlow and Keras", "", *_wrapped(_SWITCHES_HELP), ""]
     lines += [*_wrapped(f"Compared: {switches}."), ""]
     return "\n".join(lines)
 

@@ -17,7 +17,7 @@ _initialized = False
 
 
 def init(options: str | None = None) -> None:
-    """Leaves data and files to the script; called again, only checks `options`, which replaces
+    """Leaves data and files to the script; a repeated call only checks `options`, which replaces
     DDL_OPTIONS. Raises modes.ModeError, a ValueError, for unknown options and for a mode that does
     not fit the number of ranks."""
     global _initialized
@@ -57,7 +57,7 @@ def local_size() -> int:
 
 
 def local_gpuid() -> int:
-    """The number of this rank's GPU on this node."""
+    """The rank's number on its node, which a DDL script uses as the number of its GPU."""
     return local_rank()
 
 

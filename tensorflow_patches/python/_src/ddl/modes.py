@@ -1,7 +1,7 @@
 """DDL's options, as in DDL_OPTIONS="-mode b:4x2 -dump_iter 100", and their meaning here.
 
-A mode is ALGORITHM:AxBx...xN: A ranks form a group on the lowest level, B of these groups one on
-the next level, and so on; N is the number of nodes. The transport chooses the algorithm, so the
+A mode is ALGORITHM:AxBx...xN: A ranks form a group on the lowest level, B such groups form a group
+on the next level, and so on; N is the number of nodes. The transport chooses the algorithm, so the
 letter, or the number of levels in its place, is only checked for validity.
 """
 
@@ -13,7 +13,7 @@ import re
 import shlex
 
 _MODE = re.compile(r"([a-z]|[1-9]):([1-9]\d*(?:x[1-9]\d*)*)")
-_WITH_A_VALUE = ("-mode", "-dump_iter")
+_OPTIONS = ("-mode", "-dump_iter")  # each takes a value
 
 
 class ModeError(ValueError):
@@ -60,7 +60,7 @@ def parse_mode(text: str) -> Mode:
 @dataclasses.dataclass(frozen=True)
 class Options:
     mode: Mode | None = None
-    dump_iter: int = 0
+    dump_iter: int = 0  # if set, ddl.init() refers to TF_MPI_STATS
 
 
 def parse_options(text: str) -> Options:
@@ -69,8 +69,8 @@ def parse_options(text: str) -> Options:
     mode, dump_iter = None, 0
     while words:
         word = words.pop(0)
-        if word not in _WITH_A_VALUE:
-            raise ModeError(f"DDL option '{word}' is unknown; accepted: {', '.join(_WITH_A_VALUE)}")
+        if word not in _OPTIONS:
+            raise ModeError(f"DDL option '{word}' is unknown; accepted: {', '.join(_OPTIONS)}")
         if not words:
             raise ModeError(f"DDL option {word} needs a value")
         value = words.pop(0)

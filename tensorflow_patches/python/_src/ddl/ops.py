@@ -18,7 +18,7 @@ def Init(user_gpuid: int = 0, mode: str = "", pci: bool = True) -> tuple[Any, An
     """(rank, size, local_rank, local_size, local_gpuid), as tensors.
 
     Args:
-      user_gpuid, pci: ignored; TensorFlow and the launcher choose a rank's GPU here.
+      user_gpuid, pci: ignored; gpu/gpus.py chooses a rank's GPU.
       mode: such as "b:4x2"; "" accepts any number of ranks.
     """
     api.init(f"-mode {mode}" if mode else None)

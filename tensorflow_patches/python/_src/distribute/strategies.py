@@ -3,13 +3,12 @@
 A rank has one device. Each synchronous strategy becomes a strategy of one device (one_rank.py): the
 script's objects keep their classes, its global batch remains the global batch, and data is split
 among the ranks as without a strategy. The number of replicas, by which a script multiplies its
-batch size, stays as in one process: that of the devices it names, or of the workers in TF_CONFIG.
-Parameter-server strategies are refused.
+batch size, stays as in one process: the number of the strategy's devices, or of the workers in
+TF_CONFIG. Parameter-server strategies are refused.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,8 +26,9 @@ def of_one_rank(
     """
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        from tensorflow.mpi._src.distribute import one_rank
+
         replicas, resolver, named = count(*args, **kwargs)
-        one_rank = importlib.import_module("tensorflow.mpi._src.distribute.one_rank")
         one_rank.initialize(self, replicas, resolver, device(named, _sees_gpu))
 
     return init

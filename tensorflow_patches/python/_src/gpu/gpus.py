@@ -1,4 +1,4 @@
-"""Which GPU a rank uses: its own if there are enough, otherwise one that few other ranks use.
+"""Which GPU a rank uses: its own if there are enough, otherwise one shared with few other ranks.
 
 GPUs that the launcher has hidden stay hidden. A script that chooses a GPU itself
 (CUDA_VISIBLE_DEVICES, tf.config.set_visible_devices, visible_device_list) is left alone. This
@@ -32,7 +32,7 @@ def choose(seen: Sequence[Sequence[str]]) -> list[int | None]:
     """The GPU of each rank on one machine, as an index into the rank's own list.
 
     Args:
-      seen: the addresses of each rank's visible GPUs, in its order.
+      seen: the addresses of each rank's visible GPUs, in the rank's order.
     """
     if all(own == seen[0] for own in seen):
         count = len(seen[0])
@@ -45,9 +45,9 @@ def choose(seen: Sequence[Sequence[str]]) -> list[int | None]:
     # The launcher has divided the GPUs. Ranks with the same list use its GPUs in turn.
     chosen: list[int | None] = []
     for rank, own in enumerate(seen):
-        before = sum(other == own for other in seen[:rank])
+        same_before = sum(other == own for other in seen[:rank])
         order = sorted(range(len(own)), key=own.__getitem__)
-        chosen.append(order[before % len(own)] if own else None)
+        chosen.append(order[same_before % len(own)] if own else None)
     return chosen
 
 
@@ -67,27 +67,27 @@ def _assign_gpus(_context: ModuleType) -> None:
     if not _is_for_gpus():
         return
     own = [(address, name, _numa(address)) for address, name in c_api.gpus()]
-    ranks = control_plane.headers("GPUs", {"machine": _machine(), "gpus": own, **_host()})
-    here = [rank for rank, other in enumerate(ranks) if other["machine"] == _machine()]
+    everyone = control_plane.headers("GPUs", {"machine": _machine(), "gpus": own, **_host()})
+    here = [rank for rank, facts in enumerate(everyone) if facts["machine"] == _machine()]
     choices: dict[int, int | None] = {}
-    for machine in dict.fromkeys(other["machine"] for other in ranks):
-        members = [rank for rank, other in enumerate(ranks) if other["machine"] == machine]
-        seen = [[address for address, _, _ in ranks[rank]["gpus"]] for rank in members]
+    for machine in dict.fromkeys(facts["machine"] for facts in everyone):
+        members = [rank for rank, facts in enumerate(everyone) if facts["machine"] == machine]
+        seen = [[address for address, _, _ in everyone[rank]["gpus"]] for rank in members]
         choices.update(zip(members, choose(seen), strict=True))
-    _report = [_line(rank, other, choices[rank]) for rank, other in enumerate(ranks)]
+    _report = [_line(rank, facts, choices[rank]) for rank, facts in enumerate(everyone)]
     mine = choices[group.rank]
     if mine is None:
         return
     sharing = [
         rank
         for rank in here
-        if (index := choices[rank]) is not None and ranks[rank]["gpus"][index][0] == own[mine][0]
+        if (index := choices[rank]) is not None and everyone[rank]["gpus"][index][0] == own[mine][0]
     ]
     if len(sharing) > 1 and config.grow_gpu_memory():
         if group.rank == sharing[0] == 0:
             log.say(
                 f"{len(sharing)} ranks share {own[mine][1]} at {own[mine][0]}; each allocates its "
-                f"memory as needed. One rank per GPU is faster"
+                "memory as needed. One rank per GPU is faster"
             )
     if len(own) > 1:
         _chosen = mine
@@ -99,7 +99,7 @@ def is_chosen() -> bool:
 
 
 def choosing(original: Any) -> Any:
-    """Wrapper of Context.ensure_initialized, whose first call creates the devices."""
+    """Wraps Context.ensure_initialized until its first call, which creates the devices."""
 
     def ensure_initialized(self: Any) -> None:
         type(self).ensure_initialized = original

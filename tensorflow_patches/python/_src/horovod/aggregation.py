@@ -43,10 +43,10 @@ class Aggregation:
     def register_local_var(self, variable: Any) -> None:
         self._reducer.register_local(variable)
 
-    def compute_gradients(self, new: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Adds the gradients to the sums. After the last of the passes, returns the reduced sums
+    def compute_gradients(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Adds `grads` to the sums. After the last of the passes, returns the reduced sums
         for the optimizer to apply; before that, values that it must not use. None stays None."""
-        dense = [self._dense(gradient) for gradient in new]
+        dense = [self._dense(gradient) for gradient in grads]
         present = [i for i, gradient in enumerate(dense) if gradient is not None]
         for i in present:
             if i not in self._sums:

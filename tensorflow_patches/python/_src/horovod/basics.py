@@ -33,7 +33,7 @@ class _State:
 
 
 _state: _State | None = None
-_inits = 0  # calls of init that exchanged local ranks, so that each exchange has its own name
+_inits = 0  # completed calls of init, so that each exchange of local ranks has its own name
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -76,7 +76,9 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         everyone = [tuple(one) for one in exchanged]
     _inits += 1
     _state = _State(rank, size, local, everyone)
-    _register(process_sets)
+    sets.start(dynamic=config.horovod_dynamic_process_sets() or process_sets == "dynamic")
+    if process_sets is not None and not isinstance(process_sets, str):
+        sets.register_all(list(process_sets))
 
 
 def _announce() -> None:
@@ -90,19 +92,13 @@ def _announce() -> None:
 
 def _warn_if_off() -> None:
     """Warns if the launcher has started several ranks but averaging is off."""
-    found = config.launcher()
-    if not group.connected() and found is not None and found.size > 1:
+    launcher = config.launcher()
+    if not group.connected() and launcher is not None and launcher.size > 1:
         print(
-            f"tensorflow.mpi: hvd.size() is 1 in each of the {found.size} processes, because "
+            f"tensorflow.mpi: hvd.size() is 1 in each of the {launcher.size} processes, because "
             f"averaging is off: {config.gate().reason}",
             file=sys.stderr,
         )
-
-
-def _register(wanted: Any) -> None:
-    sets.start(dynamic=config.horovod_dynamic_process_sets() or wanted == "dynamic")
-    if wanted is not None and not isinstance(wanted, str):
-        sets.register_all(list(wanted))
 
 
 def shutdown() -> None:

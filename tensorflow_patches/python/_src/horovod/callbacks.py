@@ -46,7 +46,7 @@ class _Broadcast:
             mine = [v for v in self.model.variables if gradients.key_of(v) not in self._local]
             optimizer = getattr(self.model, "optimizer", None)
             mine += initial_broadcast.optimizer_variables(optimizer)
-            # A Keras 3 model includes its optimizer's variables in its own.
+            # So that no variable is broadcast twice.
             unique = {gradients.key_of(variable): variable for variable in mine}
             objects.broadcast_variables(unique.values(), self.root_rank)
         else:
@@ -179,7 +179,7 @@ class _Warmup(_Schedule):
         def multiplier(epoch: float) -> float:
             assert self.steps_per_epoch is not None
             size = basics.size()
-            epoch += 1.0 / self.steps_per_epoch  # so that an epoch ends at a whole number
+            epoch += 1.0 / self.steps_per_epoch  # an epoch's last batch gets a whole number
             return 1.0 / size * (epoch * (size - 1) / warmup_epochs + 1)
 
         super().__init__(

@@ -1,8 +1,7 @@
 """Horovod's collectives on tensors, with their gradients, in eager code, tf.function and graphs.
 
-Each is built from tf.mpi's: alltoall is an allgather of which a rank keeps its slices,
-reducescatter an allreduce of which it keeps its rows. Their results are correct, but these two move
-more bytes than Horovod's own.
+Each is built from tf.mpi's collectives: alltoall is an allgather of which a rank keeps its slices,
+reducescatter an allreduce of which it keeps its rows. These two move more bytes than Horovod's own.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tensorflow.mpi._src.messaging import collectives as arrays
 from tensorflow.mpi._src.messaging import graph_collectives
 from tensorflow.mpi._src.runtime import group
 
-# Horovod's numbers.
+# As Horovod numbers them.
 Average, Sum, Adasum, Min, Max, Product = 0, 1, 2, 3, 4, 5
 _OPS = {Sum: "sum", Min: "min", Max: "max", Product: "product"}
 
@@ -37,7 +36,7 @@ def chosen_op(op: Any, average: Any) -> int:
 
 def run(kind: str, tensor: Any, name: str | None, process_set: ProcessSet, **more: Any) -> Any:
     """Runs a collective of tf.mpi over the ranks of `process_set`; a single rank gets a copy.
-    Raises tf.errors.InvalidArgumentError on other ranks."""
+    Raises tf.errors.InvalidArgumentError on a rank that is not in the set."""
     basics.state()
     tensor = tf.convert_to_tensor(tensor)
     ranks = process_sets.members(process_set)
@@ -65,7 +64,7 @@ def _scaled(tensor: Any, factor: float) -> Any:
 
 
 def _with_gradient(function: Callable[[Any], Any], gradient: Callable[[Any], Any]) -> Any:
-    """`function` of one tensor, whose gradient is `gradient` of the upstream gradient."""
+    """`function`, which takes one tensor, with `gradient` as its gradient function."""
 
     @tf.custom_gradient
     def both(tensor: Any) -> Any:
@@ -83,7 +82,7 @@ def allreduce(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """postscale * op over ranks of (prescale * tensor).
+    """Reduces prescale_factor * tensor over the ranks by `op`, then multiplies by postscale_factor.
 
     As in Horovod, the gradient is the same reduction of the upstream gradient.
     """
@@ -244,6 +243,7 @@ def _exchange(
 ) -> tuple[Any, Any]:
     """(this rank's slices of all ranks' tensors, the number of rows of each)."""
     place = process_set.rank()
+    # The table has a line per rank: its number of rows, then its splits.
     rows = tf.shape(tensor, out_type=tf.int64)[:1]
     mine = tf.concat([rows, tf.cast(splits, tf.int64)], 0)[tf.newaxis]
     table = run("allgather", mine, name and f"{name} splits", process_set)
@@ -284,12 +284,12 @@ def reducescatter(
         rows = tf.shape(reduced)[0]
         place = process_set.rank()
         assert place is not None
-        each, more = rows // size, rows % size
-        first = place * each + tf.minimum(place, more)
-        part = reduced[first : first + each + tf.cast(place < more, tf.int32)]
+        each, extra = rows // size, rows % size
+        first = place * each + tf.minimum(place, extra)
+        part = reduced[first : first + each + tf.cast(place < extra, tf.int32)]
         if tensor.shape.rank and tensor.shape[0] is not None:
-            each, more = divmod(tensor.shape[0], size)
-            part = tf.ensure_shape(part, [each + (place < more), *tensor.shape[1:]])
+            each, extra = divmod(tensor.shape[0], size)
+            part = tf.ensure_shape(part, [each + (place < extra), *tensor.shape[1:]])
         return part
 
     def gradient(up: Any) -> Any:

@@ -80,7 +80,7 @@ class _VariablesState(ObjectState):
     def __init__(self, **kwargs: Any) -> None:
         self._eager = tf.executing_eagerly()
         super().__init__(**kwargs)
-        self._keep()
+        self._copy_values()
 
     def _variables(self) -> list[Any]:
         raise NotImplementedError
@@ -92,7 +92,7 @@ class _VariablesState(ObjectState):
     def _broadcast(self) -> Any:
         return objects.broadcast_variables(self._variables(), 0)
 
-    def _keep(self) -> None:
+    def _copy_values(self) -> None:
         variables = self._variables()
         if self._eager:
             self._values = [tf.identity(variable) for variable in variables]
@@ -100,7 +100,7 @@ class _VariablesState(ObjectState):
             self._values = self._session().run(variables)
 
     def save(self) -> None:
-        self._keep()
+        self._copy_values()
         super().save()
 
     def restore(self) -> None:
@@ -116,7 +116,7 @@ class _VariablesState(ObjectState):
         done = self._broadcast()
         if not self._eager:
             self._session().run(done)
-        self._keep()
+        self._copy_values()
         super().sync()
 
 

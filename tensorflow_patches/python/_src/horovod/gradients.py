@@ -1,8 +1,8 @@
 """The reduction of a step's gradients, for tapes and optimizers.
 
-Averages and sums use the runtime's own average of many gradients (average/averaging.py): few
-operations, in compiled steps, too. Other reductions are one allreduce per gradient. Reduced
-gradients are marked, so that an optimizer does not reduce a tape's gradients again.
+Averages and sums use the runtime's average of many gradients (average/averaging.py), which works in
+compiled steps, too. Other reductions are one allreduce per gradient. Reduced gradients are marked,
+so that an optimizer does not reduce a tape's gradients again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Reducer:
         """
         size = len(process_sets.members(self.process_set))
         out: list[Any] = list(gradients)
-        new = []
+        to_reduce = []
         for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
             if gradient is None or is_reduced(gradient):
                 continue
@@ -88,13 +88,13 @@ class Reducer:
                     out[i] = averaging.map_values(lambda g: g / tf.cast(size, g.dtype), gradient)
                 mark(out[i])
             else:
-                new.append(i)
+                to_reduce.append(i)
         if self.sparse_as_dense:
-            for i in new:
+            for i in to_reduce:
                 if isinstance(out[i], tf.IndexedSlices):
                     out[i] = tf.convert_to_tensor(out[i])
-        reduced = self._reduced([out[i] for i in new], [variables[i] for i in new])
-        for i, gradient in zip(new, reduced, strict=True):
+        reduced = self._reduced([out[i] for i in to_reduce], [variables[i] for i in to_reduce])
+        for i, gradient in zip(to_reduce, reduced, strict=True):
             out[i] = gradient
             mark(out[i])
         return out
@@ -178,7 +178,7 @@ def _make_allreduce_grads_fn(
 
 
 def key_of(variable: Any) -> Any:
-    """A key that identifies a variable: of a Keras 3 variable, that of its inner tf.Variable."""
+    """Identifies a variable; a Keras 3 variable has the key of its inner tf.Variable."""
     inner = unwrap.tf_variable(variable)
     return inner.ref() if hasattr(inner, "ref") else id(variable)
 

@@ -36,7 +36,7 @@ class Reducing:
 
     @property
     def _hvd(self) -> gradients.Reducer:
-        """Made at its first use, because Keras creates the optimizer, by from_config."""
+        """Created at its first use: Keras's from_config creates the optimizer without it."""
         found = self.__dict__.get("_hvd_reducer")
         if found is None:
             settings = dict(self._hvd_settings)
@@ -50,7 +50,7 @@ class Reducing:
 
     @property
     def _agg_helper(self) -> Aggregation | None:
-        _ = self._hvd
+        _ = self._hvd  # creates the helper, too
         helper: Aggregation | None = self.__dict__["_hvd_aggregation"]
         return helper
 
@@ -149,7 +149,7 @@ class _OfLegacy(_OfTfKeras):
         return self._allreduce(own, params)
 
 
-def _kind_of(optimizer: Any) -> type[Reducing]:
+def _mixin_for(optimizer: Any) -> type[Reducing]:
     if hasattr(optimizer, "get_gradients"):
         return _OfLegacy
     return _OfKeras3 if hasattr(optimizer, "apply") else _OfTfKeras
@@ -171,7 +171,7 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A new optimizer with the settings of `optimizer` that reduces gradients first.
+    """A new optimizer with the settings of `optimizer`, which reduces the gradients first.
 
     Raises ValueError, as Horovod does, for an op other than Average and Sum.
     """
@@ -180,10 +180,10 @@ def DistributedOptimizer(
         raise ValueError("op currently only supports Average and Sum")
     if backward_passes_per_step < 1:
         raise ValueError("backward_passes_per_step must be > 0")
-    own = type(given.pop("optimizer"))
-    given["name"] = name or f"Distributed{own.__name__}"
-    attributes = {"_hvd_settings": given, "__module__": own.__module__}
-    kind = type(own.__name__, (_kind_of(optimizer), own), attributes)
+    original = type(given.pop("optimizer"))
+    given["name"] = name or f"Distributed{original.__name__}"
+    attributes = {"_hvd_settings": given, "__module__": original.__module__}
+    kind = type(original.__name__, (_mixin_for(optimizer), original), attributes)
     made = kind.from_config(optimizer.get_config())  # type: ignore[attr-defined]
     _ = made._hvd  # raises now if Horovod refuses the settings
     return made

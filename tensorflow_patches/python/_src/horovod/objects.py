@@ -20,9 +20,9 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Assigns rank `root_rank`'s values on every rank: immediately in eager code, otherwise by the
-    operation that is returned. All ranks pass the same number of variables, tf.Variables or Keras
-    3's, in the same order."""
+    """Assigns rank `root_rank`'s values on all ranks of the set: immediately in eager code,
+    otherwise by the operation that is returned. All pass the same number of variables,
+    tf.Variables or Keras 3's, in the same order."""
     _check_root(root_rank, process_set)
     assigned = []
     for variable in variables:
@@ -59,9 +59,8 @@ def broadcast_(
     for number, variable in enumerate(variables):
         label = name if name is None or number == 0 else f"{name} {number}"
         value = collectives.broadcast(variable, root_rank, label, process_set=process_set)
-        with tf.control_dependencies([] if tf.executing_eagerly() else [_assign(variable, value)]):
-            if tf.executing_eagerly():
-                variable.assign(value)
+        assigned = _assign(variable, value)
+        with tf.control_dependencies([] if tf.executing_eagerly() else [assigned]):
             values.append(
                 variable.read_value() if hasattr(variable, "read_value") else tf.identity(variable)
             )

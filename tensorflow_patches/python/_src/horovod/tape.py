@@ -54,8 +54,8 @@ def DistributedGradientTape(
 ) -> Any:
     """A tape with everything that `gradtape` has recorded."""
     given = dict(locals())
-    own = type(given.pop("gradtape"))
-    kind = type(own.__name__, (_Reducing, own), {"__module__": own.__module__})
+    original = type(given.pop("gradtape"))
+    kind = type(original.__name__, (_Reducing, original), {"__module__": original.__module__})
     tape: Any = object.__new__(kind)
     tape.__dict__.update(gradtape.__dict__)
     tape._hvd = gradients.Reducer(name="DistributedGradientTape", persistent=False, **given)

@@ -110,7 +110,7 @@ class DistributedAdasum(_Wrapping):
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
-        pairs = [(gradient, variable) for gradient, variable in grads_and_vars]
+        pairs = list(grads_and_vars)
         trained = [variable for gradient, variable in pairs if gradient is not None]
         eager = tf.executing_eagerly()
         # A copy, because reading a reference variable returns the memory that the update changes.
@@ -142,7 +142,7 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """An optimizer like `optimizer`, of compat.v1 or Keras, that reduces gradients first."""
+    """Like `optimizer`, of compat.v1 or Keras, but reduces the gradients first."""
     given = dict(locals())
     del given["use_locking"]
     if op == Adasum and average_aggregated_gradients:

@@ -27,7 +27,7 @@ LAST_TESTED = {
     "keras-nightly": "3.16.0.dev2026102704",
     "tf_keras": "2.21.0",
 }
-# The module of each package that has its __version__.
+# Where each package defines its __version__.
 _VERSIONS = {"keras": "keras.src.version", "tf_keras": "tf_keras.src"}
 # The last module that `import keras` imports. keras itself is only partly imported when it imports
 # TensorFlow.
@@ -42,8 +42,8 @@ class HookError(ImportError):
 
 
 def when_imported(name: str, callback: Callable[[ModuleType], None]) -> None:
-    """Calls `callback(module)` once the module `name` has been imported; now if it already has, or
-    if its import had begun before the first callback for it was registered.
+    """Calls `callback(module)` once the module `name` has been imported; immediately if it already
+    has, or if its import began before the first callback for it was registered.
 
     Callbacks for a module run in the order of their registration, on the thread that imports it; an
     exception fails the import.
@@ -93,14 +93,14 @@ def used(target: str) -> Any:
 def _lost(where: str, package: str, what: str) -> HookError:
     """The error for a missing module or attribute; also logs it."""
     install = f"install {last_tested(package)}, the newest tested version, or "
-    error = (
+    message = (
         f"{where} {package} {version_of(package)} has no {what}, which tensorflow.mpi needs: "
         "without it the ranks would not train one model; "
         f"{install if package in LAST_TESTED else ''}set TF_MPI_ENABLE=0"
     ).lstrip()
     if hooks.active:
-        log.once(error, every_rank=True)  # tf.keras only reports that Keras cannot be imported
-    return HookError(error)
+        log.once(message, every_rank=True)  # tf.keras only reports that Keras cannot be imported
+    return HookError(message)
 
 
 def version_of(package: str) -> str:
@@ -128,8 +128,8 @@ def check_versions() -> None:
 
 def _check_modules(package: ModuleType) -> None:
     for name in list(_callbacks):
-        unloaded = name not in sys.modules and name != LAST_OF_KERAS
-        if not unloaded or not name.startswith(f"{package.__name__}."):
+        expected = name.startswith(f"{package.__name__}.") and name != LAST_OF_KERAS
+        if not expected or name in sys.modules:
             continue
         try:
             exists = importlib.util.find_spec(name) is not None

@@ -36,7 +36,7 @@ class How(enum.Enum):
     CLASSES = "all subclasses"
     PATCH = "patch"  # the wrapper becomes the hook named by the target, which a patched file calls
     DECORATOR = "decorator"  # like PATCH; a patched file decorates a function with the hook
-    USE = "at use"  # the wrapper itself replaces the attribute, through `put`
+    USE = "at use"  # not installed here: code of ours calls the wrapper, which calls `put`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,9 +104,9 @@ def _version_matches(versions: str) -> bool:
     """Whether a condition such as "keras>=3.13" holds."""
     if not versions:
         return True
-    package, than, version = re.fullmatch(r"(\w+)(<|>=)([\d.]+)", versions).groups()  # type: ignore[union-attr]
+    package, comparison, version = re.fullmatch(r"(\w+)(<|>=)([\d.]+)", versions).groups()  # type: ignore[union-attr]
     here = sys.version.split()[0] if package == "python" else hooking.version_of(package)
-    return (hooking.numbers(here) < hooking.numbers(version)) is (than == "<")
+    return (hooking.numbers(here) < hooking.numbers(version)) is (comparison == "<")
 
 
 def _install(row: Row, attribute: str, module: ModuleType) -> None:
@@ -119,6 +119,7 @@ def _install(row: Row, attribute: str, module: ModuleType) -> None:
     elif row.how is How.AFTER:
         make = functools.partial(_after, row.wrapper)
     elif row.how is How.CLASSES:
+        # By id, because a class may have several names in its module.
         for kind in {id(kind): kind for kind in vars(module).values()}.values():
             if isinstance(kind, type) and kind is not owner and issubclass(kind, owner):
                 _wrap_override(kind, name, make)
@@ -150,11 +151,11 @@ def _wrap_override(kind: type, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def _wrap_in_new_subclasses(base: Any, name: str, make: Callable[[Any], Any]) -> None:
-    before = vars(base).get("__init_subclass__")
+    original = vars(base).get("__init_subclass__")
 
     def init_subclass(cls: Any, **kwargs: Any) -> None:
-        if before is not None:
-            before.__get__(None, cls)(**kwargs)
+        if original is not None:
+            original.__get__(None, cls)(**kwargs)
         else:
             super(base, cls).__init_subclass__(**kwargs)
         _wrap_override(cls, name, make)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import os
 import shlex
 import subprocess
 import sys
@@ -37,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _join_mpiarg(arguments: Sequence[str]) -> list[str]:
-    """Joins -mpiarg and its value into one word: argparse would take the value for options."""
+    """Joins -mpiarg and its value into one word, because the value looks like an option."""
     words = list(arguments)
     for at, word in enumerate(words[:-1]):
         if word in ("-mpiarg", "--mpiarg"):
@@ -131,7 +130,6 @@ def _check_nodes(ranks: int, hosts: list[tuple[str, int]], more: list[str], verb
             text=True,
             timeout=_CHECK_SECONDS,
             env=config.without_launcher(),
-            cwd=os.getcwd(),
             check=False,
         )
     except subprocess.TimeoutExpired:

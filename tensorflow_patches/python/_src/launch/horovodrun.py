@@ -44,12 +44,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--log-level", help="warning and above set TF_MPI_LOG_LEVEL=warning")
     add("--network-interface", "--network-interfaces", help="for MPI's TCP between nodes")
     refused = "not supported"
-    add("--gloo", dest="gloo", action="store_true", help=refused)
-    add("--min-np", dest="min_np", type=int, help=refused)
-    add("--max-np", dest="max_np", type=int, help=refused)
-    add("--host-discovery-script", dest="host_discovery_script", help=refused)
-    add("--autotune", dest="autotune", action="store_true", help=refused)
-    add("--jsrun", dest="jsrun", action="store_true", help=refused)
+    add("--gloo", action="store_true", help=refused)
+    add("--min-np", type=int, help=refused)
+    add("--max-np", type=int, help=refused)
+    add("--host-discovery-script", help=refused)
+    add("--autotune", action="store_true", help=refused)
+    add("--jsrun", action="store_true", help=refused)
     add("program", nargs=argparse.REMAINDER, help="the command that each rank runs")
     return parser
 

@@ -13,7 +13,7 @@ from tensorflow.mpi import config
 
 # Variables that other nodes need, besides those that mpirun passes on itself.
 _PASSED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED")
-_PREFIXES = ("TF_MPI_", "TF_", "KERAS_", "HOROVOD_", "DDL_")
+_PREFIXES = ("TF_", "KERAS_", "HOROVOD_", "DDL_")
 
 
 class LaunchError(Exception):
@@ -94,7 +94,7 @@ def command(
         shown = ",".join(f"{host}:{number}" for host, number in places)
         raise LaunchError(f"{ranks} ranks need {ranks} slots, but {shown} has fewer")
     passed = {name: name for name in config.names_to_pass(_PASSED, _PREFIXES) if hosts}
-    # Replaces names instead of adding to them: of two -x for one name, mpirun obeys the first.
+    # Replaces entries instead of adding some: of two -x for one name, mpirun obeys the first.
     passed |= {name: f"{name}={value}" for name, value in (variables or {}).items()}
     words = [path(), "--allow-run-as-root", "-np", str(ranks)]
     words += ["-H", ",".join(f"{host}:{number}" for host, number in places)]

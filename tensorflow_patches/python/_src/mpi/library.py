@@ -94,7 +94,7 @@ def _candidates(launcher: config.Launcher | None) -> list[Abi]:
         return [ABIS[chosen]]
     here = loaded()
     fit = [ABIS[name] for name in launcher.abis] if launcher is not None else [*ABIS.values()]
-    # A process can use only one MPI, so one that the script has loaded, as by mpi4py, is used.
+    # A process can use only one MPI: if the script has loaded one, by mpi4py for example, that one.
     started = [abi for abi in ABIS.values() if abi.soname in here]
     return [abi for abi in started if abi in fit] or started or fit
 
@@ -117,12 +117,11 @@ def _load(abi: Abi) -> str | None:
     With RTLD_GLOBAL, because Open MPI's plugins look up its symbols in the global scope.
     """
     if abi.soname not in loaded():
-        # What is in LD_LIBRARY_PATH comes first; the linker finds it by itself.
-        chosen = _first_existing(abi, config.library_folders()) is None and _first_existing(
-            abi, _own_folders()
-        )
-        if chosen:
-            _try_load(chosen)
+        # A library on LD_LIBRARY_PATH comes first; the linker finds it by itself.
+        if _first_existing(abi, config.library_folders()) is None:
+            path = _first_existing(abi, _launcher_folders())
+            if path is not None:
+                _try_load(path)
     why = _try_load(abi.transport)
     if why is not None:
         path = _first_existing(abi, config.mpi_folders())
@@ -160,7 +159,7 @@ def launcher_program() -> str | None:
     return None
 
 
-def _own_folders() -> list[str]:
+def _launcher_folders() -> list[str]:
     """The library folders of the launcher's MPI."""
     program = launcher_program()
     if program is None:
@@ -171,7 +170,7 @@ def _own_folders() -> list[str]:
 
 def _find_unsuitable(abi: Abi) -> list[str]:
     """The path, if any, of a library of an unsuitable ABI, for the error message."""
-    folders = [*config.library_folders(), *_own_folders(), os.path.join(sys.prefix, "lib")]
+    folders = [*config.library_folders(), *_launcher_folders(), os.path.join(sys.prefix, "lib")]
     path = _first_existing(abi, [*folders, *config.mpi_folders()])
     return [path] if path else []
 
@@ -204,9 +203,13 @@ def _find_in_child_process(abi: Abi) -> str:
         "for path in sys.argv[1:]: ctypes.CDLL(path)\n"
         "print(*{line.split()[-1] for line in open('/proc/self/maps')}, sep='\\n')"
     )
-    for first in ([], [path for path in [_first_existing(abi, config.mpi_folders())] if path]):
+    attempts: list[list[str]] = [[]]  # what to load before the transport, as in _load
+    fallback = _first_existing(abi, config.mpi_folders())
+    if fallback is not None:
+        attempts.append([fallback])
+    for preloaded in attempts:
         run = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", code, *first, abi.transport],
+            [sys.executable, "-I", "-S", "-c", code, *preloaded, abi.transport],
             capture_output=True,
             text=True,
             check=False,

@@ -75,7 +75,7 @@ KERAS = (
         "index_lookup:IndexLookup,text_vectorization:TextVectorization,feature_space:FeatureSpace}"
         ".adapt", How.WRAP, dataset_shard.reads_all_data,
         "a layer adapts to all of the data", _RATE, LOOPS),
-    # Not in its defining module, which is still being imported when Keras imports TensorFlow.
+    # Where it is exported: its own module is still being imported when Keras imports TensorFlow.
     Row("{keras.utils,keras._tf_keras.keras.utils,tf_keras.src.utils.dataset_utils}:split_dataset",
         How.WRAP, dataset_shard.reads_all_data, "it splits the undivided dataset", _RATE, LOOPS),
     Row(f"{_TRAINER}.make_predict_function", How.WRAP, data.built_before_predict,

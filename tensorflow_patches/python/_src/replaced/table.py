@@ -28,8 +28,7 @@ _WIDTH = 98
 
 def count() -> int:
     """The number of replaced attributes, without the hooks of TensorFlow's patched files."""
-    named = {target for row in TABLE if row not in PATCHES for target in row.targets()}
-    return len(named)
+    return len({target for row in TABLE if row not in PATCHES for target in row.targets()})
 
 
 def describe() -> str:
@@ -46,11 +45,11 @@ def _listed(row: Row) -> list[str]:
         target, reason = hooks.described(row.target)
     else:
         target = target.replace(",", ", ")
-    where = "; ".join(filter(None, (row.when.text, row.versions)))
+    condition = "; ".join(filter(None, (row.when.text, row.versions)))
     return [
         *textwrap.wrap(target, _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8),
         f"      {row.how.value:<14} {_name(row.wrapper):<42} {row.test}",
-        f"      {reason:<57} {where}",
+        f"      {reason:<57} {condition}",
     ]
 
 

@@ -205,13 +205,13 @@ def stats() -> dict[str, int]:
 
 
 def record_input(seconds: float) -> None:
-    """Records a wait for input that ends now in the timeline, if any; see tfmpi_record_input."""
+    """Records in the timeline, if there is one, a wait for input that ends now."""
     load().tfmpi_record_input(ctypes.c_double(seconds))
 
 
 def seed_xla(first: int) -> None:
-    """From now on compiled functions draw by seeds that follow from `first`, below 2**32; 0: by
-    TensorFlow's own."""
+    """From now on compiled functions use seeds that follow from `first`, which is below 2**32; 0:
+    TensorFlow's own seeds."""
     load().tfmpi_seed_xla(ctypes.c_uint32(first))
 
 

@@ -82,7 +82,7 @@ def gradients_taken(gradients: Any, sources: Any) -> Any:
 def function_entered(graph: Any, arguments: Any, eagerly: bool) -> None:
     """concrete_function.py, ConcreteFunction._call_flat: `graph` will run on `arguments`.
 
-    Or it will be nested in another graph. `arguments` do not include its captures.
+    Also called if it will be nested in another graph. `arguments` do not include its captures.
     """
 
 

@@ -31,11 +31,8 @@ _logged_keys: set[str] = set()  # keys of once()
 
 
 def once(line: str, key: str | None = None, *, every_rank: bool = False) -> None:
-    """Like `say`, but only the first time for `key`, and only on rank 0 unless `every_rank`.
-
-    That is the group's rank 0, even where averages are left to the script.
-    key: the same for lines of which one is enough; by default the line itself.
-    """
+    """Like `say`, but only once for each `key` (default: the line) and, unless `every_rank`, only
+    on rank 0 of the group, even where averages are left to the script."""
     key = line if key is None else key
     if key not in _logged_keys and (every_rank or group.group_rank == 0):
         _logged_keys.add(key)
@@ -45,5 +42,6 @@ def once(line: str, key: str | None = None, *, every_rank: bool = False) -> None
 def debug(line: str, once: bool = False) -> None:
     """Like `say`, but only with TF_MPI_LOG_LEVEL=debug; with `once`, not a second time."""
     if config.get("TF_MPI_LOG_LEVEL") == "debug" and not (once and line in _logged_keys):
-        _logged_keys.update([line] if once else [])
+        if once:
+            _logged_keys.add(line)
         say(line)

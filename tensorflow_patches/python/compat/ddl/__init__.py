@@ -20,7 +20,7 @@ from tensorflow.mpi._src.ddl.ops import (  # noqa: F401
     grads_reduce,
 )
 
-init()
+init()  # with DDL_OPTIONS; a script may call it again
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 """horovod.common.util: the functions that scripts and tests use.
 
-`gpu_available`, `nccl_built` and `gloo_built` answer for Horovod itself, so they are false:
-tensorflow.mpi averages, and uses GPUs and NCCL by itself.
+`gpu_available`, `nccl_built` and `gloo_built` are about Horovod's own library, so they are false;
+tensorflow.mpi uses GPUs and NCCL without it.
 """
 
 import functools
@@ -25,12 +25,11 @@ def num_rank_is_power_2(num_rank: int) -> bool:
 
 
 def split_list(items: list[Any], parts: int) -> list[list[Any]]:
-    """Splits `items` into `parts` lists, the first ones with one item more if need be; drops empty
-    ones."""
-    each, more = divmod(len(items), parts)
-    ends = [each * n + min(n, more) for n in range(parts + 1)]
-    found = [items[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
-    return [part for part in found if part]
+    """At most `parts` nonempty lists; the first ones may have one item more than the others."""
+    each, extra = divmod(len(items), parts)
+    ends = [each * n + min(n, extra) for n in range(parts + 1)]
+    lists = [items[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+    return [part for part in lists if part]
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:

@@ -60,30 +60,26 @@ from tensorflow.mpi._src.horovod.reductions import grouped_allgather  # noqa: F4
 handle_average_backwards_compatibility = _collectives.chosen_op
 
 
-def _when_run(value: Any, name: str | None) -> Any:
-    """An operation that calls `value` when it runs, and returns its result."""
-    found = tf.numpy_function(lambda: value(), [], tf.int32, stateful=True, name=name)
-    return tf.ensure_shape(found, [])
-
-
-def _number(value: Any) -> Any:
-    return lambda: np.int32(value())
+def _when_run(function: Any, name: str | None) -> Any:
+    """An operation that calls `function` when it runs, and returns its result, a number."""
+    result = tf.numpy_function(lambda: np.int32(function()), [], tf.int32, stateful=True, name=name)
+    return tf.ensure_shape(result, [])
 
 
 def rank_op(name: str | None = None) -> Any:
-    return _when_run(_number(_basics.rank), name)
+    return _when_run(_basics.rank, name)
 
 
 def local_rank_op(name: str | None = None) -> Any:
-    return _when_run(_number(_basics.local_rank), name)
+    return _when_run(_basics.local_rank, name)
 
 
 def local_size_op(name: str | None = None) -> Any:
-    return _when_run(_number(_basics.local_size), name)
+    return _when_run(_basics.local_size, name)
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    return _when_run(_number(lambda: _process_sets.by_id(process_set_id).size()), name)
+    return _when_run(lambda: _process_sets.by_id(process_set_id).size(), name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
@@ -97,4 +93,4 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
         except KeyError:
             return -2
 
-    return _when_run(_number(included), name)
+    return _when_run(included, name)
