@@ -49,8 +49,10 @@ def is_off_elsewhere(environ: Mapping[str, str] = os.environ) -> bool:
 def _looks_at_nodes(words: Sequence[str]) -> bool:
     """Whether the command `words` is `python -m tensorflow.mpi doctor --nodes`, which checks each
     node on its own."""
-    place = words.index("tensorflow.mpi") if "tensorflow.mpi" in words else 0
-    return words[max(0, place - 1)] == "-m" and {"doctor", "--nodes"} <= set(words[place:])
+    if "tensorflow.mpi" not in words:
+        return False  # as in an embedded interpreter, which has no words
+    place = words.index("tensorflow.mpi")
+    return "-m" in words[:place][-1:] and {"doctor", "--nodes"} <= set(words[place:])
 
 
 def gate(environ: Mapping[str, str] = os.environ) -> Gate:

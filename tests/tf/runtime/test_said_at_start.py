@@ -160,6 +160,8 @@ def test_the_reason_why_averaging_is_off_is_given(monkeypatch):
         switch.sys, "orig_argv", ["python", "-m", "tensorflow.mpi", "doctor", "--nodes"]
     )
     assert switch.gate(OPEN_MPI).reason == "doctor --nodes checks each node on its own"
+    monkeypatch.setattr(switch.sys, "orig_argv", [])  # an embedded interpreter
+    assert switch.gate(OPEN_MPI).reason == off
 
 
 @pytest.mark.parametrize(
