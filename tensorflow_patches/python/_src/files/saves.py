@@ -1,8 +1,8 @@
 """Saves under TF_MPI_IO=rank0: only rank 0 writes files, and the other ranks wait for them.
 
-A save on another rank returns once rank 0 has done the same save (waits.py). Rank 0 posts the path
-that it has written without waiting. So a script that saves on rank 0 only does not block, and if
-all ranks save, the file exists when the call returns, under each rank's own path (names.py).
+A save on another rank returns once rank 0 has done the same save (waits.py). Rank 0 waits for
+nobody; it posts the path that it has written. So a script that saves on rank 0 only does not block,
+and if all ranks save, the file exists when the call returns, under each rank's own path (names.py).
 
 tensorflow_files.py hooks this into TensorFlow's writers, keras_files.py into Keras's.
 """
@@ -50,12 +50,12 @@ def install() -> None:
 
 @functools.cache
 def shared() -> bool:
-    """Whether the ranks share one set of files, which rank 0 writes."""
+    """Whether the ranks share one set of files."""
     return group.size > 1 and bool(config.get("TF_MPI_IO") == "rank0")
 
 
 def left_to_rank_0() -> bool:
-    """True on a rank that writes no files."""
+    """Whether this rank leaves saves by TensorFlow and Keras to rank 0."""
     presence.follow()
     return group.rank != 0 and shared() and not _thread.own
 
