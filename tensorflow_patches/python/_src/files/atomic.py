@@ -108,7 +108,7 @@ class AtomicFile:
                     self._placed = self._move_into_place()
                     if self._placed:
                         appends.note_begun(self.path, os.fstat(self.descriptor))
-                    if not self._placed and os.path.isdir(os.path.dirname(self.path)):
+                    elif os.path.isdir(os.path.dirname(self.path)):
                         self._copy()
                         if not last:
                             return  # data written later must be copied again

@@ -313,9 +313,9 @@ def _posts_received() -> int:
 def _read() -> None:
     """Reads rank 0's posts about saves since the last call; under _lock."""
     for number in range(len(_rank_0), _posted(_SAVES)):
-        _rank_0.append(_Save(*_value(_SAVES, number).split("\n")))
-        path = _rank_0[-1].path
-        _by_path[path].append(number)
+        save = _Save(*_value(_SAVES, number).split("\n"))
+        _rank_0.append(save)
+        _by_path[save.path].append(number)
 
 
 def _similarity(one: str, other: str) -> int:
