@@ -3,8 +3,8 @@
 A first step begins with a Session run that trains (compat_v1/sessions.py), a call of a traced
 function that trains or has a tape, an eager GradientTape, an optimizer's first eager update, or
 Keras's fit. At each of these, the ranks exchange lists of their variables, and synchronize those
-that all ranks have; a variable that only some ranks have stays as it is. Variables that all of
-these miss (updated by raw ops, or created inside the first eager tape) are synchronized by the
+that all ranks have; a variable that only some ranks have stays as it is. Variables that none of
+these covers (updated by raw ops, or created inside the first eager tape) are synchronized by the
 kernel itself, at their first Apply op.
 """
 
@@ -36,7 +36,7 @@ _changed: str | None = None  # how this rank has changed its variables since the
 
 
 def variable_created(variable: Any) -> None:
-    """See hooks.variable_created."""
+    """Called for each new variable (own_rows.variable_created); records it if it is eager."""
     if not variable._in_graph_mode:
         with _lock:
             _variables[next(_creation_counter)] = variable
@@ -93,7 +93,7 @@ def checkpoint_restored(checkpoint: Any, path: Any) -> None:
 def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = ()) -> bool:
     """Synchronizes `handles`; returns whether that is complete, and if so records them.
 
-    It is not complete if, on any rank, a variable has no value because a function initializes it in
+    It is not complete if a variable has no value on some rank, because a function initializes it in
     its first call. `trained`: those of `handles` that are known to be trained. They are matched
     separately, so that a variable of the same name, dtype and shape that only one rank has cannot
     be mistaken for one of them.
@@ -128,7 +128,7 @@ def _before_function(graph: Any, captured: Any) -> None:
 
 
 def _replicas(handles: Iterable[Any]) -> tuple[Any, dict[str, Any]]:
-    """The Replicas (replica_check.py) of the handles that all ranks have; these handles by name."""
+    """(Replicas (replica_check.py) of those handles that all ranks have, these handles by name)."""
     found = {
         c_api.variable_name(*naming.handle_name(handle)): handle
         for handle in handles
@@ -217,9 +217,8 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
 def state_changed(what: str, restored: Iterable[Any] | None = None) -> None:
     """Notes that this rank's variables were restored, so that ranks may differ.
 
-    They are synchronized again before the next step, in which all ranks take part. A restore on
-    some ranks only is safe before `fit`, which asks all ranks; a custom loop must restore on all
-    ranks.
+    All ranks synchronize them again before the next step. A restore on some ranks only is safe
+    before `fit`, which asks all ranks; a custom loop must restore on all ranks.
 
     Args:
       what: the call that restored them, for messages.
