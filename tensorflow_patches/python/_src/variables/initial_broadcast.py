@@ -30,6 +30,11 @@ _creation_counter = itertools.count()
 # Existing eager variables in creation order; change and iterate under _lock. Each eager assign_add
 # creates one that is deleted immediately.
 _variables: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_synchronized_handles: set[str] = set()  # names of handles, in this generation
+# By optimizer: the generation in which its variables were last synchronized; its _replicas, with
+# the ids of their handles.
+_synchronized_optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_eager_replicas: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 _generation = 1  # variables synchronized in an earlier generation are synchronized again
 _tape_done = False  # whether _before_tape has synchronized all variables in this generation
 _changed: str | None = None  # how this rank has changed its variables since the last sync
@@ -45,11 +50,6 @@ def variable_created(variable: Any) -> None:
 def sync_new_variable(variable: Any) -> None:
     """Synchronizes a variable that all ranks have just created, before anything reads it."""
     _sync_variables(f"start of variable {next(_variable_counter)}", [variable])
-
-
-def _live_variables() -> list[Any]:
-    with _lock:
-        return list(_variables.values())
 
 
 def function_called(graph: Any, captured: Any, eagerly: bool) -> None:
@@ -112,9 +112,6 @@ def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = (
     return complete
 
 
-_synchronized_handles: set[str] = set()
-
-
 def _before_function(graph: Any, captured: Any) -> None:
     """Called when eager code is about to run a traced function that trains."""
     if getattr(busy, "on", False):
@@ -168,7 +165,9 @@ def _before_tape() -> None:
     if _tape_done or getattr(busy, "on", False):
         return
     _tape_done = True
-    _sync_variables(f"start of tape {next(_counter)}", _live_variables())
+    with _lock:
+        existing = list(_variables.values())
+    _sync_variables(f"start of tape {next(_counter)}", existing)
 
 
 def before_optimizer(optimizer: Any, variables: list[Any]) -> None:
@@ -192,9 +191,6 @@ def before_eager_update(optimizer: Any, variables: list[Any]) -> None:
     _compare_eagerly(optimizer, variables)
 
 
-_synchronized_optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-
-
 def _compare_eagerly(optimizer: Any, variables: list[Any]) -> None:
     handles = [getattr(variable, "handle", None) for variable in variables]
     ids = list(map(id, handles))
@@ -203,9 +199,6 @@ def _compare_eagerly(optimizer: Any, variables: list[Any]) -> None:
         known = _replicas(handle for handle in handles if hasattr(handle, "_numpy_internal"))
         _eager_replicas[optimizer] = (known, ids)
     _compare_replicas(*known)
-
-
-_eager_replicas: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:

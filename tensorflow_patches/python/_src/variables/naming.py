@@ -103,10 +103,8 @@ def variable_trained(graph: Any, variable: Any) -> str:
 
 def state_name(op: Any) -> str:
     """The name that the kernels use for the variable that `op` creates in a graph."""
-    if op.type == "VarHandleOp":
-        shared = op.get_attr("shared_name").decode()
-        return shared or str(op.name)
-    return str(op.name)
+    shared = op.get_attr("shared_name").decode() if op.type == "VarHandleOp" else ""
+    return shared or str(op.name)
 
 
 def state_keys(op: Any) -> list[str]:

@@ -207,11 +207,12 @@ def _first_difference(label: str, array: Any, one: int, other: int) -> str:
     block = next((i for i, (a, b) in enumerate(zip(hashes[one], hashes[other])) if a != b), None)
     if block is None:
         return ""
-    mine = flat[block * _BLOCK // flat.itemsize : (block + 1) * _BLOCK // flat.itemsize]
+    begin = block * _BLOCK // flat.itemsize
+    mine = flat[begin : (block + 1) * _BLOCK // flat.itemsize]
     found = dict(control_plane.gather(f"{label} block", group.rank, [mine.view(np.uint8)]))
     a, b = (found[rank][0].view(flat.dtype) for rank in (one, other))
     differs = (a.view(np.uint8) != b.view(np.uint8)).reshape(len(a), -1).any(axis=1)
     first = int(np.argmax(differs))
-    index = np.unravel_index(block * _BLOCK // flat.itemsize + first, np.shape(array))
+    index = np.unravel_index(begin + first, np.shape(array))
     element = f"element {[int(i) for i in index]}" if np.ndim(array) else "it"
     return f": {element} is {b[first]!s} on rank {other}, and {a[first]!s} on rank {one}"
