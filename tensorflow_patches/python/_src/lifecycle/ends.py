@@ -34,6 +34,7 @@ _exit_code: Any = 0  # SystemExit.code as the interpreter read it
 _uncaught: BaseException | None = None
 _thread_failure: str | None = None  # how a training thread has failed
 _thread = threading.local()  # .trains: whether the thread has computed gradients
+_leave: Any = None  # from when_a_thread_fails
 
 
 def install() -> None:
@@ -103,7 +104,7 @@ _explanations: list[Callable[[BaseException], str | None]] = [other_scripts]
 
 
 def explain_by(explain: Callable[[BaseException], str | None]) -> None:
-    """Registers `explain`; after an uncaught error, prints its result and sends it to the ranks."""
+    """Registers `explain`: after an uncaught error its result is printed and sent to the others."""
     _explanations.append(explain)
 
 
@@ -158,9 +159,6 @@ def noting_failed_threads(previous: Any) -> Any:
             _leave(_thread_failure)
 
     return hook
-
-
-_leave: Any = None
 
 
 def when_a_thread_fails(leave: Any) -> None:

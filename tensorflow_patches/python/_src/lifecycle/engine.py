@@ -354,8 +354,9 @@ def _leave_or_join() -> None:
 
 
 def _finish() -> None:
-    if _left and ends.thread_failed():
-        _exit_with_failure()
+    if _left and ends.thread_failed():  # the main thread may have ended normally
+        log.flush()
+        os._exit(1)
     if group.size > 1:
         ends.release(failed=_left)
     if group.group_size > 1:
@@ -377,9 +378,3 @@ def _limit_end() -> None:
         "such as a generator, can block it forever, also in stock TensorFlow. This rank ends now"
     )
     c_api.load().tfmpi_limit_end(ends.exit_code(), _EXIT_SECONDS, line.encode())
-
-
-def _exit_with_failure() -> None:
-    """For a main thread that may have ended normally: the launcher must see the failure."""
-    log.flush()
-    os._exit(1)
