@@ -99,7 +99,7 @@ class Ranks:
             time.sleep(_LAUNCHER_SECONDS)
         self._append(f"dead {rank} {pid} {os.getpid()}")
         deaths = [line for line in self._lines() if line[0] == "dead"]
-        if self._shrinks:
+        if self._shrinks:  # the job continues, so each death is reported
             deaths = [line for line in deaths if line[2] == str(pid)]
         if deaths[0][1:] != [str(rank), str(pid), str(os.getpid())]:
             return  # another rank reports it, or the launcher ended `rank` because another died

@@ -18,7 +18,8 @@ from tensorflow.mpi import config
 _OURS, _TENSORFLOW = "libtensorflow_mpi.so", "libtensorflow_framework.so"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _COMMAND_CHARACTERS = 60
-_STRANGER_SECONDS = 5.0  # then look again: launchers fork a process before it becomes a rank
+# When to look again at a process of no rank: launchers fork a process before it becomes a rank.
+_STRANGER_SECONDS = 5.0
 _LAUNCHERS = frozenset("mpirun mpiexec prterun prted orterun orted slurmstepd".split())
 
 # Described by _STAGES of watch.py, except "started": it has loaded our library.
@@ -26,14 +27,13 @@ Stage = Literal["off", "stopped", "started", "without us", "before"]
 
 
 class Stat(NamedTuple):
-    """What /proc says of a process. `began`: its start time, which differs if a later process has
-    the same pid."""
+    """What /proc shows of a process."""
 
     name: str
     state: str
     parent: int
     session: int
-    began: int
+    began: int  # the start time, which differs if a later process has the same pid
     seconds: float  # processor time so far, with that of its children that have ended
     exit_status: int  # as wait() returns it; valid if the process has ended
 

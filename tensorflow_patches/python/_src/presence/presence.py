@@ -28,7 +28,7 @@ _own = _Own()
 
 
 def uses() -> None:
-    """Registers this thread as one that trains or calls collectives."""
+    """Called when this thread trains or calls a collective; registers it the first time."""
     if threading.get_ident() not in _threads:
         _register_thread()
 
