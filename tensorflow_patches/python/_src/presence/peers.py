@@ -10,7 +10,7 @@ import dataclasses
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from tensorflow.mpi import config
@@ -116,7 +116,7 @@ class Node:
         """The visible ranks, including this one, by number."""
         found: dict[int, list[Process]] = {}
         now = time.monotonic()
-        for pid in _processes():
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
             if self._strangers.get(pid, 0.0) > now:
                 continue
             try:
@@ -155,10 +155,6 @@ def sees_siblings() -> bool:
         return stat(os.getppid()).name in _LAUNCHERS
     except OSError:
         return False
-
-
-def _processes() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
 def _read(pid: int, name: str) -> bytes:

@@ -27,7 +27,8 @@ _STOPPED = re.compile(r"rank \d+/\d+ has stopped: .*")
 def reason(error: BaseException) -> str:
     """The error's class, message and op, if it names one, and the script's own line."""
     text = _COLOR.sub("", str(error))
-    message = next((line for line in _lines(text) if not _UNINFORMATIVE.match(line)), "")
+    lines = (line.strip() for line in text.splitlines())
+    message = next((line for line in lines if line and not _UNINFORMATIVE.match(line)), "")
     found = _NODE.search(text)
     node = [found[1]] if found is not None and found[0] not in message else []
     where = ", ".join([*node, *_place(error, text)])
@@ -55,10 +56,6 @@ def _text(place: tuple[str, int, str]) -> str:
     path, line, name = place
     inside = "" if name.startswith("<") else f" in {name}"
     return f"{os.path.basename(path)}:{line}{inside}"
-
-
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _place(error: BaseException, text: str) -> list[str]:
