@@ -45,18 +45,19 @@ def gather(
         text_bytes, array_bytes = _LENGTH.unpack_from(gathered)
         end = _LENGTH.size + text_bytes
         theirs, their_kinds = json.loads(bytes(gathered[_LENGTH.size : end]))
-        own = [(np.dtype(dtype), shape) for dtype, shape in their_kinds]
-        found.append((theirs, _split(gathered[end : end + array_bytes], own)))
+        parsed = [(np.dtype(dtype), shape) for dtype, shape in their_kinds]
+        found.append((theirs, _split(gathered[end : end + array_bytes], parsed)))
         gathered = gathered[end + array_bytes :]
     return found
 
 
 def _name(dtype: np.dtype[Any]) -> str:
-    # Types that NumPy does not define, such as bfloat16, have the str of raw bytes.
+    # The str of a type that NumPy does not define, such as bfloat16, is that of raw bytes.
     return dtype.name if dtype.kind == "V" else dtype.str
 
 
 def _split(data: memoryview, kinds: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    """The arrays in `data`, by their (dtype, shape)."""
     arrays = []
     for dtype, shape in kinds:
         count = int(np.prod(shape, dtype=np.int64))

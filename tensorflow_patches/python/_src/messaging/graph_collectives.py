@@ -118,10 +118,8 @@ def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
 def _in_graph(
     kind: str, value: Any, name: str | None, attributes: dict[str, Any], suffix: str = ""
 ) -> Any:
-    """Without a `name`, ranks match the call by its function's name and its number there.
-
-    The graphs of loops and branches have names that a retrace changes.
-    """
+    """Without a `name`, ranks match the call by its function's name and its number there. A loop or
+    branch does not count as the function: a retrace changes the names of their graphs."""
     from tensorflow.python.framework import constant_op, op_def_library, ops
     from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
