@@ -16,6 +16,7 @@ from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.runtime import group
 
 _LENGTH = struct.Struct("<QQ")  # bytes of a header, bytes of all arrays
+_GROUP_BYTES = 2**26  # of a message of broadcast_arrays
 
 
 def gather(
@@ -45,8 +46,7 @@ def gather(
         text_bytes, array_bytes = _LENGTH.unpack_from(gathered)
         end = _LENGTH.size + text_bytes
         theirs, their_kinds = json.loads(bytes(gathered[_LENGTH.size : end]))
-        parsed = [(np.dtype(dtype), shape) for dtype, shape in their_kinds]
-        found.append((theirs, _split(gathered[end : end + array_bytes], parsed)))
+        found.append((theirs, _split(gathered[end : end + array_bytes], their_kinds)))
         gathered = gathered[end + array_bytes :]
     return found
 
@@ -108,16 +108,14 @@ def broadcast_arrays(
     return received
 
 
-def _groups(
-    arrays: Sequence[np.ndarray[Any, Any]], limit: int = 2**26
-) -> list[list[np.ndarray[Any, Any]]]:
-    """Consecutive arrays of at most `limit` bytes together, or a single larger one."""
+def _groups(arrays: Sequence[np.ndarray[Any, Any]]) -> list[list[np.ndarray[Any, Any]]]:
+    """Consecutive arrays of at most _GROUP_BYTES together, or a single larger one."""
     groups: list[list[np.ndarray[Any, Any]]] = []
     room = 0
     for array in arrays:
         if array.nbytes > room:
             groups.append([])
-            room = limit
+            room = _GROUP_BYTES
         groups[-1].append(array)
         room -= array.nbytes
     return groups

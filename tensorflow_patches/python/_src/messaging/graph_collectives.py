@@ -61,8 +61,7 @@ def horovod_collective(
     """
     attributes = {"for_horovod": True, "members": [int(rank) for rank in ranks]}
     attributes |= _attributes(kind, op, root)
-    suffix = "".join(f" {rank}" for rank in ranks)
-    suffix = suffix and f" of{suffix}"
+    suffix = f" of {' '.join(map(str, ranks))}" if ranks else ""
     if isinstance(value, tf.__internal__.EagerTensor):
         meeting = collectives.meeting_name(f"hvd {kind}", name)
         return _eager(kind, value, f"{meeting}{suffix}", attributes)
