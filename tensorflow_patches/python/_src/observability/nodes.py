@@ -225,7 +225,7 @@ def _allreduce(rank: int, size: int) -> dict[str, Any]:
     rounds = 3
     begin = time.perf_counter()
     for _ in range(rounds):
-        total = _collective("allreduce", value, "doctor", op="sum")
+        _collective("allreduce", value, "doctor", op="sum")
     each = (time.perf_counter() - begin) / rounds
     longest = _collective("allreduce", np.array([each]), "doctor seconds", op="max")
     rounds = max(3, int(_ALLREDUCE_SECONDS / float(longest[0])))
