@@ -39,15 +39,14 @@ def session_config(graph: Any, config: Any) -> Any:
     keeps_gpus = config.gpu_options.visible_device_list or not gpus.visible_list()
     if keeps_number and keeps_gpus:
         return config
-    numbered = type(config)()
-    numbered.CopyFrom(config)
+    copy = type(config)()
+    copy.CopyFrom(config)
     if not keeps_gpus:
-        numbered.gpu_options.visible_device_list = gpus.visible_list()
-    if keeps_number:
-        return numbered
-    numbered.experimental.session_metadata.name = "tensorflow.mpi"
-    numbered.experimental.session_metadata.version = next(_session_numbers)
-    return numbered
+        copy.gpu_options.visible_device_list = gpus.visible_list()
+    if not keeps_number:
+        copy.experimental.session_metadata.name = "tensorflow.mpi"
+        copy.experimental.session_metadata.version = next(_session_numbers)
+    return copy
 
 
 def _identify(graph: Any, trained: set[str], line: str) -> None:
