@@ -23,6 +23,8 @@ updates = 0  # how often an optimizer has updated a variable; for subclasses.py
 
 
 def computing(compute_gradients: Any) -> Any:
+    """Wraps Optimizer.compute_gradients, whose gradients `computed` averages."""
+
     def computing(self: Any, *args: Any, **kwargs: Any) -> Any:
         with scope.averaging_follows():
             return compute_gradients(self, *args, **kwargs)
@@ -31,6 +33,8 @@ def computing(compute_gradients: Any) -> Any:
 
 
 def minimizing(minimize: Any) -> Any:
+    """Wraps Optimizer.minimize, so that `computed` knows that it runs."""
+
     def minimizing(self: Any, *args: Any, **kwargs: Any) -> Any:
         with threads.inside(_local, minimizes=self):
             return minimize(self, *args, **kwargs)
@@ -40,7 +44,7 @@ def minimizing(minimize: Any) -> Any:
 
 def computed(optimizer: Any, gradients: Any, variables: Any) -> list[Any]:
     """See hooks.gradients_computed. Outside of minimize the script gets the gradients, and may use
-    their single rows."""
+    single rows of sparse ones."""
     every_row = getattr(_local, "minimizes", None) is not optimizer or not _sums_rows(optimizer)
     return _average(optimizer, gradients, variables, every_row)
 
@@ -56,7 +60,7 @@ def _sums_rows(optimizer: Any) -> bool:
     steps = ("compute_gradients", "apply_gradients")
     if any(getattr(kind, step) is not getattr(base, step) for step in steps):
         return False
-    # Of the optimizers that override these, only GradientDescentOptimizer adds each row to the
+    # Some optimizers override these; of them, only GradientDescentOptimizer adds each row to the
     # variable, which sums them as well.
     sums = ("_apply_sparse_duplicate_indices", "_resource_apply_sparse_duplicate_indices")
     return kind is gradient_descent.GradientDescentOptimizer or all(
@@ -65,7 +69,7 @@ def _sums_rows(optimizer: Any) -> bool:
 
 
 def _average(optimizer: Any, gradients: Any, variables: Any, every_row: bool) -> list[Any]:
-    """The averages; None and gradients that are not floating or complex are left unchanged."""
+    """The averages. None and gradients of other types than floating or complex stay unchanged."""
     if group.size == 1:
         return gradients
     gradients = list(gradients)
@@ -92,7 +96,7 @@ def _average(optimizer: Any, gradients: Any, variables: Any, every_row: bool) ->
 
 
 def average_applied(optimizer: Any, pending: Any) -> Any:
-    """See hooks.gradients_applied. None, and what was computed from averages, is left unchanged."""
+    """See hooks.gradients_applied. None and gradients computed from averages stay unchanged."""
     if group.size == 1:
         return pending
     given = [index for index, (gradient, _, _) in enumerate(pending) if gradient is not None]
@@ -117,7 +121,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def update(optimizer: Any, processor: Any, gradient: Any) -> Any:
-    """See hooks.optimizer_update. The gradient is an average, for any op of the update."""
+    """See hooks.optimizer_update. No op of the update averages the gradient again."""
     global updates
     updates += 1
     if group.size == 1:

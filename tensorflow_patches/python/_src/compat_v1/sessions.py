@@ -27,7 +27,7 @@ from tensorflow.mpi._src.variables.naming import state_name
 from tensorflow.mpi._src.variables.states import State, is_random_state, synchronize
 
 _session_numbers = itertools.count(1)
-_graph_numbers: collections.Counter[str] = collections.Counter()  # graphs that train the same names
+_graph_numbers: collections.Counter[str] = collections.Counter()  # graphs so far, by _digest
 
 
 def session_config(graph: Any, config: Any) -> Any:
@@ -35,29 +35,28 @@ def session_config(graph: Any, config: Any) -> Any:
     if not hasattr(graph, "_tf_mpi_identity"):
         trained = {name for op in graph.get_operations() for name in _trained_by_op(op)}
         _identify(graph, trained, _calling_line())
-    own_number = config.experimental.HasField("session_metadata")
-    own_gpus = config.gpu_options.visible_device_list or not gpus.visible_list()
-    if own_number and own_gpus:
+    keeps_number = config.experimental.HasField("session_metadata")
+    keeps_gpus = config.gpu_options.visible_device_list or not gpus.visible_list()
+    if keeps_number and keeps_gpus:
         return config
-    numbered = type(config)()
-    numbered.CopyFrom(config)
-    if not own_gpus:
-        numbered.gpu_options.visible_device_list = gpus.visible_list()
-    if own_number:
-        return numbered
-    numbered.experimental.session_metadata.name = "tensorflow.mpi"
-    numbered.experimental.session_metadata.version = next(_session_numbers)
-    return numbered
+    copy = type(config)()
+    copy.CopyFrom(config)
+    if not keeps_gpus:
+        copy.gpu_options.visible_device_list = gpus.visible_list()
+    if not keeps_number:
+        copy.experimental.session_metadata.name = "tensorflow.mpi"
+        copy.experimental.session_metadata.version = next(_session_numbers)
+    return copy
 
 
 def _identify(graph: Any, trained: set[str], line: str) -> None:
-    """Names `graph`, if it trains, with a name that is the same on all ranks.
+    """Gives `graph`, if it trains, a name that is the same on all ranks.
 
-    The name consists of the variables that it trains and of the line of the script that created its
+    The name is made from the variables that it trains and the line of the script that created its
     first Session, so that a graph that only one rank has does not change other names. Graphs of one
     line are numbered as their Sessions are created, and not as these first run: with threads the
-    order of runs may differ by rank. Only a Session that is created before its graph trains is
-    named at its first run that trains, without a line.
+    order of runs may differ by rank. Only a graph that does not train yet when its Session is
+    created is named at the first run that trains, without a line.
     """
     if trained:
         digest = _digest(trained | {line})
@@ -83,9 +82,10 @@ def _digest(names: set[str]) -> str:
 class _Session:
     """The state of one Session."""
 
-    # By fetches: the variables that they train, of those that all ranks have.
+    # By fetches: the Replicas of the variables that they train and all ranks have; whether they
+    # train any.
     replicas: dict[frozenset[str], Any] = dataclasses.field(default_factory=dict)
-    trains: dict[frozenset[str], bool] = dataclasses.field(default_factory=dict)  # by fetches
+    trains: dict[frozenset[str], bool] = dataclasses.field(default_factory=dict)
     synchronized: set[str] = dataclasses.field(default_factory=set)
     on_all_ranks: set[str] = dataclasses.field(default_factory=set)
     scope: str = ""  # docs/glossary.md; empty before the first run that trains
@@ -121,7 +121,7 @@ def _updated_in_any_order(graph: Any) -> set[str]:
 
 
 def _values(session: Any, names: Iterable[str]) -> list[Any]:
-    """The values of variables, by name with the session's scope; not copied."""
+    """The values of these variables, not copied. names: NAME@SCOPE, with the session's scope."""
     variables = _variables_of(session.graph)
     with threads.inside(busy, on=True), large_variables.shared_fetches():
         wanted = {n: variables[n] for n in (name.rpartition("@")[0] for name in names)}
@@ -141,7 +141,7 @@ class ScopeOfRun:
         c_api.load().tfmpi_set_thread_scope(self._scope)
 
     def __exit__(self, *error: object) -> None:
-        # Kernels that are created without this context, as by callables, get no session's scope.
+        # Kernels that are created outside, as by callables (make_callable), get no session's scope.
         c_api.load().tfmpi_set_thread_scope(b"")
 
 
@@ -191,10 +191,10 @@ def _is_state(tensor: Any) -> bool:
 
 
 def _sync_session(session: Any, known: _Session, trained: set[str]) -> None:
-    """Gives the session a scope, and rank 0's values to its variables. Collective."""
+    """Gives the session a scope, and its variables rank 0's values. Collective."""
     if not known.scope:
         graph = session.graph
-        if not hasattr(graph, "_tf_mpi_identity"):  # the Session was made before the Apply ops
+        if not hasattr(graph, "_tf_mpi_identity"):  # the Session was created before the Apply ops
             _identify(graph, trained, "")
         known.scope = f"{graph._tf_mpi_identity}.{next(graph._tf_mpi_scopes)}"
         version = session._config.experimental.session_metadata.version
@@ -234,7 +234,7 @@ def _receive_variables(
 
 
 def _variables_of(graph: Any) -> dict[str, Any]:
-    """Variables by the name that the kernels use."""
+    """The variables of `graph`, by the name that the kernels use."""
     from tensorflow.python.framework import ops
 
     unread = (tf.string, tf.variant, tf.resource)  # no gradient changes them
@@ -268,12 +268,9 @@ def _session_state(
     )
 
 
-# A session processes the whole graph for each new set of fetches, so variables are read and written
-# together.
-
-
 def _read_variables(session: Any, variables: dict[str, Any]) -> dict[str, Any]:
-    """The values of variables; without those that have none."""
+    """The values of variables; without those that have none. Reads all at once if possible, because
+    a session processes the whole graph for each new set of fetches."""
     from tensorflow.python.framework import errors
 
     def tensor(variable: Any) -> Any:

@@ -14,10 +14,10 @@ from tensorflow.mpi._src.runtime import c_api, group
 def guard_subclass(optimizer: Any) -> None:
     """Checks a class derived from tf.compat.v1.train.Optimizer. See hooks.optimizer_subclassed.
 
-    A class with its own apply_gradients may assign to variables itself. Its call then raises
-    NotImplementedError if it has run neither an Apply op nor the stock apply_gradients. Exceptions:
-    all its gradients are already averages; or, in eager code, the variables are the same on all
-    ranks afterwards, as if the optimizer has skipped a step. TensorFlow's own classes are not
+    A class with its own apply_gradients may assign to variables itself. Therefore that method
+    raises NotImplementedError if it has run neither an Apply op nor the stock apply_gradients,
+    unless all its gradients are already averages or, in eager code, the variables are the same on
+    all ranks afterwards, as when the optimizer has skipped a step. TensorFlow's own classes are not
     checked: they call the stock method, or skip the step.
     """
     original = vars(optimizer).get("apply_gradients")

@@ -1,1 +1,1 @@
-"""Makes the ranks write one set of files: rank 0's."""
+"""Makes the ranks leave the files that one process would leave."""

@@ -27,10 +27,10 @@ _LOCK_FILE = "appends"
 _LOCK_SECONDS = 5.0  # a rank that is stopped may hold the lock
 _POLL_SECONDS = 0.001
 
-# Guards writes and the state of this module. The journal's, because a finalizer, which may run
-# anywhere, may append.
+# Guards writes and the state of this module. It is the journal's, because a finalizer may append
+# while its thread holds that: with two locks, threads could wait for each other.
 _lock = journal.lock
-# This rank's, with renames and removals, by path.
+# By path: how often this rank has truncated, renamed or removed it.
 _truncations: collections.Counter[str] = collections.Counter()
 _files: dict[tuple[str, int, int], _File] = {}  # by path, inode, and truncations
 _renamed: dict[str, str] = {}  # by path: see renamed()
@@ -62,7 +62,8 @@ class Raw(io.FileIO):
             known = name, status.st_ino, _truncations[name]
             file = _files.get(known)
             if file is None or file.end > status.st_size:
-                # A new file may have an old inode.
+                # The first rank to open this file publishes its size. A new file may have an old
+                # inode, so the key contains how often a file has been begun at this path.
                 begun = journal.times_published(_begun(name, status))
                 key = f"append {begun} {status.st_ino} {name}"
                 size = min(int(journal.publish(key, str(status.st_size))[0]), status.st_size)
@@ -77,7 +78,7 @@ class Raw(io.FileIO):
         return super().seek(offset, whence)
 
     def write(self, data: Any) -> int:
-        if not saves.shared():  # since the file was opened: in a forked process, for example
+        if not saves.shared():  # no longer, for example in a forked process
             return super().write(data)
         text, file = bytes(data), self._file
         with alone_on_node():
@@ -144,8 +145,8 @@ def note_truncation(path: Any) -> None:
 
 
 def note_begun(path: str, status: os.stat_result) -> None:
-    """Called when this rank has really begun the file `path` of this status, inside
-    alone_on_node()."""
+    """Called inside alone_on_node() when this rank has created or replaced the file `path`.
+    `status`: of the new file."""
     journal.publish(_begun(path, status), "")
 
 
@@ -155,8 +156,8 @@ def _begun(path: str, status: os.stat_result) -> str:
 
 @contextlib.contextmanager
 def renamed(path: str, now: str) -> Iterator[None]:
-    """Inside, opening `path` to append opens `now`: where another rank's file is that was there, or
-    os.devnull if it was removed. Call it inside alone_on_node()."""
+    """Inside, opening `path` to append opens `now`: the present path of a file that another rank
+    has begun as `path`, or os.devnull if it was removed. Call it inside alone_on_node()."""
     _renamed[path] = now
     try:
         yield

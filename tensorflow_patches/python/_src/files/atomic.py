@@ -26,7 +26,7 @@ _HELD_SECONDS = 1.0
 _SPECIAL = ("/proc/", "/sys/")
 _KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access")  # file systems set others themselves
 
-_held: dict[int, weakref.ref[AtomicFile]] = {}  # used without a lock: __del__ runs anywhere
+_held: dict[int, weakref.ref[AtomicFile]] = {}  # used without a lock: __del__ may run anywhere
 _lock = threading.Lock()
 _watched = False  # whether a thread watches _held; under _lock
 
@@ -40,7 +40,7 @@ class AtomicFile:
     in the middle of a write. All methods are thread-safe.
 
     Args:
-      named: whether `name` is a real name in the file's folder, for writers that resolve it.
+      named: whether `name` is in the file's folder, for writers that resolve symbolic links.
 
     Raises OSError if `path` cannot be opened, or no file can replace it; the caller then writes to
     `path` itself.
@@ -52,7 +52,7 @@ class AtomicFile:
         self._appearing = threading.Lock()
         self._appeared = False
         self._counted = not versions.is_uncounted()
-        self._placed = False  # whether it has appeared as a file of its own
+        self._placed = False  # whether it has replaced the file at `path`, and was not copied there
         self.path = os.path.realpath(path)
         folder = os.path.dirname(self.path)
         self._new = os.path.join(folder, f".tensorflow-mpi-{secrets.token_hex(8)}")
@@ -63,7 +63,7 @@ class AtomicFile:
             try:
                 self.descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR, mode)
                 self.name = f"/proc/self/fd/{self.descriptor}"
-            except OSError:  # not supported by NFS
+            except OSError:  # O_TMPFILE is not supported, as on NFS
                 self._nameless = False
         if not self._nameless:
             flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_RDWR
@@ -83,8 +83,8 @@ class AtomicFile:
         (_yields). Does not close this file.
 
         Args:
-          last: nothing more will be written, or a call for `path` follows; if the file there wins,
-            this version is dropped.
+          last: nothing more will be written, or a call that renames or removes `path` follows; if
+            the file there wins, this version is dropped.
           due: the script has not flushed it, but has kept it open for a second.
 
         Raises OSError if `path` can neither be replaced nor written, unless its folder is gone.
@@ -108,7 +108,7 @@ class AtomicFile:
                     self._placed = self._move_into_place()
                     if self._placed:
                         appends.note_begun(self.path, os.fstat(self.descriptor))
-                    if not self._placed and os.path.isdir(os.path.dirname(self.path)):
+                    elif os.path.isdir(os.path.dirname(self.path)):
                         self._copy()
                         if not last:
                             return  # data written later must be copied again
@@ -159,11 +159,10 @@ class AtomicFile:
         """Whether the file at `path` wins: another rank of the node has already written this
         version (versions.py).
 
-        Unless versions.are_known() and `last`, it also wins if it appeared after this one was begun
-        and is at least as long. Equal files are interchangeable, and a shorter one must not replace
-        what another rank has finished or flushed, because that rank may read it. But with `last`,
-        rank 0's file yields to its node's versions only, so of logs that differ in their times rank
-        0's remains. If this file is only due, any new file wins.
+        A file that has appeared since this one was begun also wins if it is at least as long, or if
+        this one is only due: the rank that has finished or flushed it may read it, so a shorter one
+        must not replace it. With `last`, this does not apply if the versions of all ranks are
+        known, nor on rank 0, so that of logs that differ in their times rank 0's remains.
         """
         try:
             there = os.stat(self.path)
@@ -177,7 +176,7 @@ class AtomicFile:
         return is_new and (due or there.st_size >= os.fstat(self.descriptor).st_size)
 
     def _take_attributes(self) -> None:
-        """Takes those of the file that was at `path`, as it would keep them when truncated."""
+        """Takes the owner, mode and attributes of the file at `path`, which truncating keeps."""
         before, own = self._before, os.fstat(self.descriptor)
         if (before.st_uid, before.st_gid) != (own.st_uid, own.st_gid):
             os.fchown(self.descriptor, before.st_uid, before.st_gid)
@@ -219,7 +218,7 @@ class AtomicFile:
             versions.note_placed(self.path, os.fstat(self.descriptor))
 
     def _remove_name(self, linked: bool = False) -> None:
-        """linked: a nameless file may have got its name."""
+        """Unlinks `_new`. linked: also for a nameless file, which may have been linked there."""
         if linked or not self._nameless:
             with contextlib.suppress(OSError):
                 os.unlink(self._new)

@@ -55,8 +55,8 @@ def own_snapshot(snapshot: Any) -> Any:
 
 
 def _text(path: Any) -> str | None:
-    """A local path as text. None if this process uses the script's path itself (rank 0, or a forked
-    child); also for no path, a graph tensor, and remote files."""
+    """A local path as text. None on ranks that use the script's path itself (see left_to_rank_0);
+    also for no path, a graph tensor, and remote files."""
     if not saves.left_to_rank_0():
         return None
     if hasattr(path, "_numpy_internal"):

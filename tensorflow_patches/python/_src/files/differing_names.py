@@ -1,7 +1,7 @@
 """Warns at exit if ranks have written one file of the script under different names.
 
 A script that numbers its runs takes the first free number. Ranks look for it while other ranks
-write, so each may find a different one, and nothing fails. Names from the clock can also differ.
+write, so each may find a different one. Names from the clock can also differ.
 Rank 0 posts the names of the files that it writes; rank 1 compares them with its own at exit.
 """
 

@@ -52,8 +52,8 @@ def taking_turns(get_file: Any) -> Any:
 
 
 def _fetched(file: int, turn: list[int]) -> str | None:
-    """The path that another rank has fetched in this turn, if its content is unchanged."""
-    if os.fstat(file).st_mtime < _started:
+    """The path that another rank has fetched in this turn, if its content is unchanged, or None."""
+    if os.fstat(file).st_mtime < _started:  # the note is from an earlier run
         return None
     try:
         theirs, path, digest = json.loads(os.pread(file, os.fstat(file).st_size, 0))

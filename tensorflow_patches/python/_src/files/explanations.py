@@ -1,8 +1,7 @@
 """Explains failed file calls of the script: every rank makes them, on one disk.
 
-os.stat, os.open and similar calls run on all ranks. Later ranks then find that a file to create
-exists already, or that a file to read is gone. Calls that only change a path succeed nevertheless,
-if the ranks are on one node (shared_calls.py).
+A late rank may find that a file to create exists already, or that a file to read is gone. Calls
+that only change a path succeed nevertheless, if the ranks are on one node (shared_calls.py).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def install() -> None:
 
 
 def explanation(error: BaseException) -> str | None:
-    """An explanation of an uncaught error; None if it is not of a file call or a command."""
+    """An explanation of an uncaught error of a file call or a command; None for other errors."""
     if "unable to lock file" in str(error):
         or_create = ", or create it: h5py.File(path, 'w')" if saves.shared() else ""
         return (

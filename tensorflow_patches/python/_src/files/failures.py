@@ -31,12 +31,12 @@ def decode(described: str, cause: Exception) -> Exception:
     If it cannot be created here (this rank has not imported the class, or the class takes other
     arguments), returns `cause` itself.
     """
-    module, name, _, _ = fields = json.loads(described)
+    module, name, message, args = json.loads(described)
     kind = _find(module, name)
     if not isinstance(kind, type) or not issubclass(kind, Exception):
         return cause
     try:
-        error = _create(kind, *fields[2:])
+        error = _create(kind, message, args)
     except Exception:
         return cause
     if not isinstance(error, kind):

@@ -6,7 +6,7 @@ The calls of other nodes are not known. Ranks also publish values to one another
 
 The ranks' calls are paired by their numbers. A script may skip a call on some ranks, for example if
 it looks first whether a file exists, which another rank has just made. So whenever all ranks wait
-for one another, a rank that has made fewer calls takes the number of the others.
+for one another, a rank that has made fewer calls continues with the number of the others.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Calls:
             if own:
                 self.own_end_before = self.own_end
             return
-        self.running[rank] -= what != _REPEATS
+        self.running[rank] -= what != _REPEATS  # a repetition follows the end of a failed call
         self.done[rank] = count
         if own:
             self.own_end = number
@@ -86,9 +86,9 @@ class _Calls:
             self.last_of_another, self.returned = number, returned
 
     def count(self) -> int:
-        """The number of this rank's calls, with repetitions, and with those that it has skipped
-        before it last waited for all ranks."""
-        if self._counted < _exchanged:  # all notes so far are older than that
+        """The number of this rank's calls, including those taken as done, and those that it had
+        skipped when it last began to wait for all ranks."""
+        if self._counted < _exchanged:  # every note counted so far is older than that
             self._counted = _exchanged
             self.done[_own] = max(self.done.values(), default=0)
         return self.done[_own]
@@ -214,8 +214,8 @@ def note_made(key: str, path: str, status: os.stat_result) -> None:
 def made_since(since: int, path: str) -> list[str]:
     """What this rank has made as `path`, or in that folder, after position `since`.
 
-    Only what is still there, and not what another rank has made more often: that rank may have
-    found this rank's, and use it.
+    Leaves out what is gone, and what another rank has made more often: that rank may have found
+    this rank's file or folder, and use it.
     """
     made = []
     for one, (key, identity, made_at) in list(_made.items()):
@@ -226,7 +226,7 @@ def made_since(since: int, path: str) -> list[str]:
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
-    """With the time for a file, because a new file may get the inode of one that was removed."""
+    """For a file with its time, because a new file may get the inode of one that was removed."""
     written = status.st_mtime_ns if stat.S_ISREG(status.st_mode) else 0
     return status.st_dev, status.st_ino, written
 
@@ -267,7 +267,7 @@ def _end(key: str, what: str, returned: str | None = None) -> None:
 
 
 def _note(key: str, what: str, returned: str | None = None, count: int = 0) -> bool:
-    """Appends to the file; False if there is none. count: of this rank's calls, if one ends."""
+    """Appends to the file; returns whether it could. count: of this rank's calls, if one ends."""
     if not _job:
         return False
     with contextlib.suppress(OSError):
@@ -277,7 +277,7 @@ def _note(key: str, what: str, returned: str | None = None, count: int = 0) -> b
 
 
 def _open() -> int:
-    """The shared file; the first process to open it, while no other has it open, empties it."""
+    """Opens the shared file once; empties it if no other process has it open."""
     global _file
     if _file is not None:  # without the lock, which another thread may hold for long
         return _file

@@ -1,11 +1,8 @@
-"""Files and messages of Keras 3 and tf_keras: only rank 0 writes them (TF_MPI_IO). Also notices
-restored weights.
+"""Files and messages of Keras 3, tf_keras and tensorflow.python.keras: only rank 0 writes them
+(TF_MPI_IO). Also notices restored weights.
 
-The same applies to tensorflow.python.keras, which cannot write h5 weights, as in stock TensorFlow.
-
-The state and decisions of callbacks are not touched, and are the same on all ranks; only their
-files and output are suppressed on ranks other than 0. That also holds for subclasses that call
-methods of their base class.
+The state and decisions of callbacks are the same on all ranks; only their files and output are
+suppressed on ranks other than 0, also in subclasses that call methods of their base class.
 """
 
 from __future__ import annotations
@@ -28,9 +25,6 @@ _callbacks = itertools.count(1)  # calls of callbacks that may save; the same on
 _CHANGES = {"copy", "makedirs", "remove", "remote_copy", "rmtree"}
 
 
-# Saves
-
-
 def saved_by(function: Any) -> Any:
     """Wraps a saving function or method whose arguments are a model and a path, as Keras's are."""
 
@@ -38,9 +32,6 @@ def saved_by(function: Any) -> Any:
         return filepath
 
     return saves.on_rank_0(function, path)
-
-
-# Restores
 
 
 def noticing_restore(function: Any) -> Any:
@@ -58,15 +49,9 @@ def noticing_restore(function: Any) -> Any:
     return load_weights
 
 
-# Messages and progress bars
-
-
 def printing_summaries(io_utils: Any) -> Any:
     """tf_keras's io_utils for model.summary(), which prints on every rank."""
     return types.SimpleNamespace(**{**vars(io_utils), "print_msg": io_utils.print_msg.__wrapped__})
-
-
-# Callbacks
 
 
 def passing(function: Any) -> Any:
@@ -80,6 +65,8 @@ def passing(function: Any) -> Any:
 
 
 def nothing(function: Any) -> Any:
+    """For ranks other than 0: does nothing in place of `function`."""
+
     def do_nothing(*args: Any, **kwargs: Any) -> None:
         pass
 
@@ -103,7 +90,7 @@ def _silent_open(function: Any) -> Any:
 
 
 def closing_log(function: Any) -> Any:
-    """Wraps CSVLogger.on_train_end: its file counts as saved when the training ends."""
+    """Wraps CSVLogger.on_train_end. All ranks run it, rank 0 first: then its log is saved."""
 
     def path(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self.filename
@@ -125,7 +112,7 @@ def logging_nowhere(function: Any) -> Any:
 
 
 def closing_board(function: Any) -> Any:
-    """Wraps TensorBoard.on_train_end: its folder counts as saved when the training ends."""
+    """Wraps TensorBoard.on_train_end. All ranks run it, rank 0 first: then its folder is saved."""
 
     def path(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(self, "log_dir", None)
@@ -140,7 +127,7 @@ def removing_backup(function: Any) -> Any:
 
 def _removing(function: Any, folder: Callable[[Any], Any]) -> Any:
     def path(self: Any, *_: Any, **__: Any) -> str:
-        return f"{folder(self)} (end of training)"  # no file, but what other ranks wait for
+        return f"{folder(self)} (end of training)"  # not a file: rank 0 posts it after the removal
 
     def result(self: Any, *_: Any, **__: Any) -> None:
         names.remove(os.fspath(folder(self)))
@@ -149,7 +136,7 @@ def _removing(function: Any, folder: Callable[[Any], Any]) -> Any:
 
 
 def backing_up_whole_folder(function: Any) -> Any:
-    """Wraps BackupAndRestore._save_model: makes rank 0's whole backup folder available under this
+    """Wraps BackupAndRestore._save_model, to make rank 0's whole backup folder available under this
     rank's path: not only the weights, but also their epoch and earlier weights."""
 
     def save(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -174,9 +161,6 @@ def saved_by_orbax(function: Any) -> Any:
 def removing_tf_keras_backup(function: Any) -> Any:
     """Wraps delete_backup of tf_keras, whose CheckpointManager writes on rank 0 only."""
     return _removing(function, lambda self: self.write_checkpoint_manager.directory)
-
-
-# Resuming
 
 
 def agreeing_on_backup(function: Any) -> Any:

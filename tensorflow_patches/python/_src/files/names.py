@@ -1,11 +1,10 @@
 """Paths that differ by rank: makes rank 0's file available under another rank's path.
 
-A path that contains a temporary folder, a process ID or the time is different on each rank.
-Once waits.py has matched the ranks' saves, reads of this rank's path return rank 0's file until the
-process exits. That works by a hard link, which TensorFlow, Keras and the script's own open() can
-read. A symbolic link would not do: if a script renames a saved file, the link would dangle in the
-place of rank 0's file. The links are removed when the rank ends, so the same files remain as from
-one process.
+A path that contains a temporary folder, a process ID or the time differs by rank. Once waits.py has
+matched the ranks' saves, this rank's path is a hard link to rank 0's file, which TensorFlow, Keras
+and the script's own open() can read. A symbolic link would not do: a script that renames the file
+to a path of all ranks would put a dangling link in the place of rank 0's file. The links are
+removed when the rank ends, so the same files remain as from one process.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from typing import Any
 from tensorflow.mpi._src.messaging import collectives
 
 _lock = threading.Lock()
-_folders: dict[str, str] = {}  # this rank's prefix of a path -> rank 0's; under _lock
+_prefixes: dict[str, str] = {}  # this rank's prefix of a path -> rank 0's; under _lock
 _made: dict[str, tuple[int, int]] = {}  # links created here -> device and inode
 _made_folders: list[str] = []
-_kept: dict[str, int] = {}  # folders of keep_for_other_ranks -> the last exchange before
+_kept: dict[str, int] = {}  # folder of keep_for_other_ranks -> number of the last exchange before
 _shares_number = False  # whether a rank in another container has this process's ID
-_DRAWN = collections.deque[str](maxlen=1000)  # random names from tempfile, in this process
+_drawn = collections.deque[str](maxlen=1000)  # random names from tempfile, in this process
 
 
 def noting_drawn(draw: Any) -> Any:
@@ -39,21 +38,18 @@ def noting_drawn(draw: Any) -> Any:
 
     def drawn(self: Any) -> str:
         name = draw(self)
-        _DRAWN.append(name)
+        _drawn.append(name)
         return name
 
     return drawn
 
 
 def renaming(rename: Any) -> Any:
-    """Wraps os.rename and os.replace of a path that differs by rank.
-
-    Between two links to one file, such as rank 0's and another rank's, they do nothing, and the
-    source would remain.
-    """
+    """Wraps os.rename and os.replace, which do nothing if source and target are links to one file.
+    Then removes the source if its path differs by rank: it is a link to rank 0's file."""
 
     @functools.wraps(rename)
-    def renamed(src: Any, dst: Any, **folders: Any) -> None:  # callers may pass these by name
+    def renamed(src: Any, dst: Any, **folders: Any) -> None:  # src and dst may be passed by name
         rename(src, dst, **folders)
         with contextlib.suppress(OSError, TypeError):
             own = os.path.abspath(os.fsdecode(src))
@@ -72,14 +68,14 @@ def note_process_numbers(numbers: list[int]) -> None:
 
 
 def pattern(path: str, *, short: bool = False) -> str:
-    """`path` with the parts that differ by rank, tempfile's names and the process ID, as "*".
+    """`path` with "*" in place of the parts that differ by rank: tempfile's names, the process ID.
 
     Args:
       short: also replaces a process ID of up to three digits, as in a container, or one that
         another rank has, too. A path with such a number may be the same on all ranks, so callers
         also compare the paths, or the files.
     """
-    for name in tuple(_DRAWN):
+    for name in tuple(_drawn):
         if name in path:
             path = path.replace(name, "*")
     number = str(os.getpid())
@@ -91,11 +87,11 @@ def pattern(path: str, *, short: bool = False) -> str:
 def of_rank_0(path: str) -> str:
     """Rank 0's path for `path`, if known from earlier saves; otherwise `path` itself."""
     with _lock:
-        found = [own for own in _folders if _is_below(path, own)]
+        found = [own for own in _prefixes if _is_below(path, own)]
         if not found:
             return path
         own = max(found, key=len)
-        return _folders[own] + path[len(own) :]
+        return _prefixes[own] + path[len(own) :]
 
 
 def _is_below(path: str, prefix: str) -> bool:
@@ -105,16 +101,16 @@ def _is_below(path: str, prefix: str) -> bool:
 
 def map_folders(own: str, theirs: str) -> None:
     """Notes that a save went to `own` here and to `theirs` on rank 0, and maps their folders."""
-    ours, others = own.split(os.sep), theirs.split(os.sep)
+    own_parts, their_parts = own.split(os.sep), theirs.split(os.sep)
     found = {own: theirs}
-    if len(ours) == len(others):
-        for end in range(1, len(ours)):
-            if ours[end - 1] != others[end - 1]:
-                found[os.sep.join(ours[:end])] = os.sep.join(others[:end])
-    elif ours[-1] == others[-1]:
+    if len(own_parts) == len(their_parts):
+        for end in range(1, len(own_parts)):
+            if own_parts[end - 1] != their_parts[end - 1]:
+                found[os.sep.join(own_parts[:end])] = os.sep.join(their_parts[:end])
+    elif own_parts[-1] == their_parts[-1]:
         found[os.path.dirname(own)] = os.path.dirname(theirs)
     with _lock:
-        _folders.update(found)
+        _prefixes.update(found)
 
 
 def is_made_here(path: str) -> bool:
@@ -173,22 +169,23 @@ def link_to_rank_0(own: str, theirs: str, kept: str) -> bool:
     return False
 
 
-def _files(own: str, theirs: str) -> Iterator[tuple[str, str]]:
-    """(this rank's path, rank 0's path) of all files of a save."""
-    if os.path.isdir(theirs):
-        _make_folder(own)
-        for folder, _, names in os.walk(theirs):
+def _files(link: str, saved: str) -> Iterator[tuple[str, str]]:
+    """(path of its link, path) of each file of the save `saved`, which is to be linked as `link`.
+    If `saved` is a folder, makes the folder `link`."""
+    if os.path.isdir(saved):
+        _make_folder(link)
+        for folder, _, names in os.walk(saved):
             for name in names:
                 file = os.path.join(folder, name)
-                yield own + file[len(theirs) :], file
+                yield link + file[len(saved) :], file
         return
-    folder, base = os.path.split(theirs)
+    folder, base = os.path.split(saved)
     for name in os.listdir(folder):
         if _is_below(name, base):
-            yield own + name[len(base) :], os.path.join(folder, name)
-        elif name == "checkpoint" and os.path.dirname(own) != folder:
+            yield link + name[len(base) :], os.path.join(folder, name)
+        elif name == "checkpoint" and os.path.dirname(link) != folder:
             # The file that names the latest checkpoint of a folder.
-            yield os.path.join(os.path.dirname(own), name), os.path.join(folder, name)
+            yield os.path.join(os.path.dirname(link), name), os.path.join(folder, name)
 
 
 def _link(name: str, file: str) -> bool:
@@ -203,7 +200,7 @@ def _link(name: str, file: str) -> bool:
         try:
             os.link(file, new)
         except FileNotFoundError:
-            return False  # gone already
+            return False
         except OSError:  # on another disk
             with open(file, "rb") as source, open(new, "xb") as copy:
                 shutil.copyfileobj(source, copy)

@@ -1,8 +1,8 @@
 """Saves under TF_MPI_IO=rank0: only rank 0 writes files, and the other ranks wait for them.
 
-A save on another rank returns once rank 0 has done the same save (waits.py). Rank 0 posts the path
-that it has written without waiting. So a script that saves on rank 0 only does not block, and if
-all ranks save, the file exists when the call returns, under each rank's own path (names.py).
+A save on another rank returns once rank 0 has done the same save (waits.py). Rank 0 waits for
+nobody; it posts the path that it has written. So a script that saves on rank 0 only does not block,
+and if all ranks save, the file exists when the call returns, under each rank's own path (names.py).
 
 tensorflow_files.py hooks this into TensorFlow's writers, keras_files.py into Keras's.
 """
@@ -50,12 +50,12 @@ def install() -> None:
 
 @functools.cache
 def shared() -> bool:
-    """Whether the ranks share one set of files, which rank 0 writes."""
+    """Whether the ranks share one set of files."""
     return group.size > 1 and bool(config.get("TF_MPI_IO") == "rank0")
 
 
 def left_to_rank_0() -> bool:
-    """True on a rank that writes no files."""
+    """Whether this rank leaves saves by TensorFlow and Keras to rank 0."""
     presence.follow()
     return group.rank != 0 and shared() and not _thread.own
 
@@ -95,10 +95,10 @@ def on_rank_0(
         if key is None and where is not None:
             return function(*args, **kwargs)
         if key is not None and key.startswith(_IN_MEMORY):
-            with _own_files():
+            with threads.inside(_thread, own=True):  # other processes cannot see these files
                 return function(*args, **kwargs)
         if left_to_rank_0():
-            if key is None or _wait(kind, key):
+            if key is None or not _thread.others_wait or waits.wait(kind, key, _thread.section):
                 return result(*args, **kwargs)
             # Rank 0 died before it saved this, and this rank is now rank 0.
         with _posting(kind, key):
@@ -156,11 +156,6 @@ def passing(section: str) -> Iterator[None]:
         _thread.section, _thread.posted = before
 
 
-def _own_files() -> contextlib.AbstractContextManager[None]:
-    """For files that other processes cannot see: every rank writes its own."""
-    return threads.inside(_thread, own=True)
-
-
 def _key(path: Any) -> str | None:
     """The path as text, the same for one file on all ranks; None if it is not a path."""
     if hasattr(path, "_numpy_internal"):
@@ -188,11 +183,6 @@ def _posting(kind: str, key: str | None) -> Iterator[None]:
                 _thread.to_post.append((kind, key))
             else:
                 _post(failure, kind, key)
-
-
-def _wait(kind: str, key: str) -> bool:
-    """Waits for rank 0's save; False if this rank has to save instead."""
-    return not _thread.others_wait or waits.wait(kind, key, _thread.section)
 
 
 def _post(failure: str, kind: str, key: str) -> None:

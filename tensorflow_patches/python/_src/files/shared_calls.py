@@ -27,13 +27,13 @@ from tensorflow.mpi._src.runtime import threads
 
 _DONE_ERRNOS = (errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY)
 _DONE_CODES = (5, 6)  # of tf.errors: NOT_FOUND, ALREADY_EXISTS
-# These destroy nothing. copy_v2: of tf.io.gfile, without overwrite.
+# Names of functions. Those of _MAKES destroy nothing; copy_v2 is tf.io.gfile's, without overwrite.
 _MAKES = ("mkdir", "create_dir_v2", "link", "symlink", "copy_v2")
 _MOVES = ("rename", "replace", "rename_v2", "move")
 _LONG = ("move", "rmtree", "delete_recursively_v2", "copy_v2")
-_REMOVAL_SECONDS = 10.0  # of a tree that several ranks remove at once
+_REMOVAL_SECONDS = 10.0  # for retries, if several ranks remove a tree at once
 _POLL_SECONDS = 0.001
-_HIDDEN = ("/.tensorflow-mpi-", "/tensorflow-mpi-")  # our own files
+_HIDDEN = ("/.tensorflow-mpi-", "/tensorflow-mpi-")  # parts of the paths of our own files
 
 
 class _Thread(threading.local):
@@ -51,17 +51,17 @@ def taken_as_done(function: Any) -> Any:
         name = function.__name__
         paths = _paths(args, kwargs) if saves.shared() else []
         atomic.show(paths)
-        # Names from tempfile differ by rank: no other rank makes such a call.
-        own = [names.pattern(path) != path for path in paths]
-        if name in _MOVES and own == [True, False] and not _thread.makes_all:
+        # No other rank makes a call with a path that differs by rank, such as tempfile's.
+        differs = [names.pattern(path) != path for path in paths]
+        if name in _MOVES and differs == [True, False] and not _thread.makes_all:
             return _move_own(function, paths, args, kwargs)
-        if _thread.makes_all or any(own):
+        if _thread.makes_all or any(differs):
             paths = []
         key = " ".join([name, *paths])
         if not paths or not journal.begin(key):
             return function(*args, **kwargs)
         try:
-            with _alone_for(name):  # until the call is noted
+            with _alone_for(name):  # until the journal has the call
                 if name not in _MAKES and journal.is_behind(key) and _is_done(name, paths, key):
                     journal.fail(key)  # ends the call that begin() has noted
                     returned: Any = _repeated(key, args)
@@ -112,22 +112,22 @@ def making_all() -> contextlib.AbstractContextManager[None]:
 def _move_own(
     function: Any, paths: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Moves what only this rank has, such as a temporary file or folder, to a path of all ranks.
+    """Moves `source`, which only this rank has, such as a temporary file, to a path of all ranks.
 
-    What is moved is a version of `target` (versions.py). If another rank of the node has made that
+    `source` is a version of `target` (versions.py). If another rank of the node has made that
     version, or makes it now and succeeds, `source` is removed instead.
     """
     name, (source, target) = function.__name__, paths
     key = versions.key(os.path.realpath(target))
     with appends.alone_on_node():
         is_first = not journal.is_behind(key) and not journal.is_running(key)
-        # Into a folder: there the names differ by rank.
-        into = is_first and name == "move" and os.path.isdir(target)
-        is_noted = not into and journal.begin(key)
+        # In a target that is a folder, the names differ by rank: no other rank makes this call.
+        is_into = is_first and name == "move" and os.path.isdir(target)
+        is_noted = not is_into and journal.begin(key)
     if not is_noted:
         return function(*args, **kwargs)
     if not is_first:
-        journal.fail(key)
+        journal.fail(key)  # made_by_another may wait, which a rank must not do in the call
         if journal.made_by_another(key) and os.path.lexists(target):
             with making_all():
                 is_folder = os.path.isdir(source) and not os.path.islink(source)
@@ -148,8 +148,8 @@ def _path_of(returned: Any) -> str | None:
 
 
 def _repeated(key: str, args: tuple[Any, ...]) -> Any:
-    """Notes that another rank has made the call; returns what it should return: what the other's
-    has, as one of `args` if that is the same path."""
+    """Notes that the call is taken as done, and returns what the other rank's call has returned; if
+    that is the path of one of `args`, returns that argument."""
     returned = journal.repeat(key)
     return next(
         (one for one in args if returned is not None and _path_of(one) == returned), returned
@@ -161,7 +161,7 @@ def _made(
 ) -> Any:
     """Calls `function`, and notes what this rank has made."""
     name = function.__name__
-    with _alone_for(name):  # until it is noted, no other rank replaces it
+    with _alone_for(name):  # so that no other rank replaces the result before it is noted
         moved = _status(paths[0]) if name in _MOVES else None
         # shutil.move calls other functions that are wrapped, and writes files.
         with making_all(), versions.uncounted():
@@ -173,7 +173,7 @@ def _made(
 
 
 def _alone_for(name: str) -> contextlib.AbstractContextManager[None]:
-    """No other rank is inside, except for calls that may take long."""
+    """Keeps other ranks out (appends.alone_on_node), except during calls that may take long."""
     return contextlib.nullcontext() if name in _LONG else appends.alone_on_node()
 
 
@@ -186,17 +186,17 @@ def _status(path: str) -> os.stat_result | None:
 def _is_done(name: str, paths: list[str], key: str) -> bool:
     """Whether this rank need not make a call that another rank has made more often.
 
-    A move is needed if nothing is at its target. Otherwise anything that this rank has made as the
-    source since the other rank's call, such as a temporary file, is an older version, and is
-    removed here, without a note. Files to which it has appended stay.
+    A move is needed if nothing is at its target. Otherwise a source that this rank has made since
+    the other rank's call is older than the target, and is removed here. Files to which this rank
+    has appended stay.
     """
     if name in _MOVES and not os.path.lexists(paths[-1]):
         return False
-    with appends.alone_on_node():  # so that what is found to be this rank's is still that
-        own = journal.made_since(journal.last_success(key), paths[0])
-        if own and name in _MOVES and not journal.has_all_ranks():
+    with appends.alone_on_node():  # so that no other rank replaces what is about to be removed
+        made = journal.made_since(journal.last_success(key), paths[0])
+        if made and name in _MOVES and not journal.has_all_ranks():
             return False  # a rank of another node may have dropped a newer version for this one
-        for path in sorted(own, reverse=True):  # first what is in a folder
+        for path in sorted(made, reverse=True):  # what is in a folder before the folder
             with contextlib.suppress(OSError):  # a folder that is not empty
                 is_folder = os.path.isdir(path) and not os.path.islink(path)
                 inspect.unwrap(os.rmdir if is_folder else os.unlink)(path)
@@ -204,7 +204,7 @@ def _is_done(name: str, paths: list[str], key: str) -> bool:
 
 
 def _paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-    """The absolute paths of a call; [] if they are relative to an open folder, or our own files."""
+    """A call's absolute paths; [] if one is relative to an open folder, or a file of our own."""
     if any(kwargs.get(folder) is not None for folder in ("dir_fd", "src_dir_fd", "dst_dir_fd")):
         return []
     given = [*args, *(kwargs[one] for one in ("path", "name", "src", "dst") if one in kwargs)]

@@ -1,7 +1,4 @@
-"""Summary writers that accept everything and write nothing, for ranks other than 0.
-
-Imported when the first writer is created, which is after TensorFlow.
-"""
+"""Summary writers that accept everything and write nothing, for ranks other than 0."""
 
 from __future__ import annotations
 

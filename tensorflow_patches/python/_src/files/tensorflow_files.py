@@ -10,10 +10,7 @@ from tensorflow.mpi._src.files import names, saves
 
 
 def checkpoint_state_on_rank_0(function: Any) -> Any:
-    """Wraps update_checkpoint_state, for calls by the script: only rank 0 writes.
-
-    Savers call an inner function.
-    """
+    """Wraps update_checkpoint_state, which only scripts call, not savers: only rank 0 writes."""
 
     def path(
         save_dir: Any,
@@ -47,7 +44,7 @@ def checkpoint_on_rank_0(function: Any) -> Any:
         from tensorflow.python.framework import ops
 
         if ops.inside_function() or getattr(file_prefix, "graph", None) is not None:
-            return None  # written when the function or the session runs
+            return None  # the file is written when the function or the session runs
         number = kwargs.get("checkpoint_number", number)
         return f"{file_prefix}-{number}" if number else file_prefix
 
@@ -57,7 +54,7 @@ def checkpoint_on_rank_0(function: Any) -> Any:
         saved = path(self, file_prefix, number, *args, **kwargs) or file_prefix
         if tf.executing_eagerly() or ops.inside_function():
             return tf.convert_to_tensor(saved, dtype=tf.string)
-        return saved  # saved in a session, the script's or the default one
+        return saved  # as the stock method returns it in a session
 
     return saves.on_rank_0(function, path, result)
 

@@ -54,7 +54,7 @@ def are_known(path: str) -> bool:
 
 
 def uncounted() -> contextlib.AbstractContextManager[None]:
-    """Inside, this thread writes files as parts of a call that is noted itself."""
+    """Inside, files that this thread writes are parts of a call that is noted as a whole."""
     return threads.inside(_thread, uncounted=True)
 
 
@@ -88,8 +88,8 @@ def note_placed(path: str, status: os.stat_result) -> None:
 def warn_of_drop(path: str, descriptor: int) -> None:
     """Called before this rank's version of `path`, in the open file, is dropped.
 
-    Warns if it differs from the file at `path` and this rank has read that. Other versions may
-    differ harmlessly, for example in a time.
+    Warns if it differs from the file at `path` and this rank has read that file (_read). Versions
+    may also differ harmlessly, for example in a time.
     """
     # Of local ranks 0 and 1, at least one drops its version, so each node prints one or two lines.
     if path not in _read or c_api.topology()[2] > 1:

@@ -4,8 +4,9 @@ A rank that saves a path for the k-th time waits until rank 0 has posted it k ti
 path that differs only in tempfile's random names and the process ID (names.py). If rank 0
 continues without such a save, one of its unmatched saves of the same kind is taken as this save,
 under another name: the one whose name is most similar, or of several the earliest. Rank 0 has
-continued if it waits for this rank in an exchange, has left the callbacks in which both were after
-a save there, or has ended. So a wait ends at the latest when rank 0 needs this rank.
+continued if it waits for this rank in an exchange, if it has saved something in the section in
+which this rank waits and has left it (saves.passing), or if its script has ended. So a wait ends at
+the latest when rank 0 needs this rank.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ UNSYNCHRONIZED = "clock"  # the kind of saves that no other rank waits for
 _RANK_0_WAITS = "rank 0 waits"  # kRank0Waits of core/agreement/coordinator.h
 
 _POLL_SECONDS = (0.001, 0.02)  # the first sleep of a wait, and the longest
-# Posts of _RANK_0_WAITS, which come every 0.2 s, before it is assumed
-_POSTS_UNTIL_CONTINUED = 2  # that rank 0 waits for a request of this rank
-_POSTS_UNTIL_ERROR = 25  # that rank 0 will not save any more
+# After so many posts of _RANK_0_WAITS, which come every 0.2 s:
+_POSTS_UNTIL_CONTINUED = 2  # rank 0 counts as waiting for a request of this rank
+_POSTS_UNTIL_ERROR = 25  # rank 0 counts as not saving any more
 
 _SHARED_SECONDS = 5.0  # a network file system may take this long to show a new file
 _not_shared: set[str] = set()  # folders that this node does not share with rank 0's
@@ -52,8 +53,9 @@ class _Save(NamedTuple):
 
 
 _rank_0: list[_Save] = []  # rank 0's saves in order; written under _lock
-_by_path: dict[str, list[int]] = collections.defaultdict(list)  # indices in _rank_0; likewise
-_matched: set[int] = set()  # indices of those matched with saves of this rank; under _lock
+# Indices in _rank_0.
+_by_path: dict[str, list[int]] = collections.defaultdict(list)  # written under _lock
+_matched: set[int] = set()  # of those matched with saves of this rank; under _lock
 
 
 def post_save(failure: str, kind: str, path: str) -> None:
@@ -101,19 +103,18 @@ class _Wait:
     def __init__(self, kind: str, path: str, section: str | None) -> None:
         self.kind, self.path, self.section = kind, path, section
         self.rank_0_path, self.pattern = names.of_rank_0(path), names.pattern(path, short=True)
+        # Posts when this wait began, and when the others last averaged without this rank.
         self.rank_0_waits_before = self.rank_0_waits_at_miss = _posted(_RANK_0_WAITS)
-        self.missed = int(
-            c_api.load().tfmpi_missed()
-        )  # averages that the others made without this rank
+        self.missed = int(c_api.load().tfmpi_missed())  # averages without this rank
         self.rank_0_continued = False
-        self.seen = ""  # from rank 0's save, once found
+        self.seen = ""  # see _Save; of rank 0's save, once found
         with _lock:
             _own_saves[self.path] += 1
             self.number = _own_saves[self.path]
 
     def is_over(self) -> bool:
-        """Whether the wait is over: rank 0 has done this save, or has posted that it left the
-        section, without this save, which is reported. Raises if rank 0 will do neither."""
+        """Whether rank 0 has done this save, or has posted that it left the section without this
+        save, which is reported. Raises if rank 0 will do neither."""
         # Read these before the saves, because rank 0 posts them after its saves.
         ended = _posted(_ENDED) > 0
         left = self.section is not None and _posted(_LEFT + self.section) > 0
@@ -204,8 +205,8 @@ class _Wait:
     def report_wait(self, posts_received: int) -> None:
         """Tells rank 0 that this rank waits and, in a custom loop, has no gradients to contribute.
 
-        Raises if the ranks cannot continue. posts_received: the number of posts received before it
-        last looked for the save.
+        Raises if the ranks cannot continue. posts_received: the number of posts received before
+        this rank last looked for the save.
         """
         error = c_api.error_buffer()
         in_loop = self.section is None and presence.in_own_loop()
@@ -259,10 +260,7 @@ def _exists(path: str) -> bool:
 
 
 def _warn_if_missing(seen: str, path: str) -> None:
-    """Warns, once per folder, if `seen`, from rank 0's save of `path`, does not exist here.
-
-    It may also be missing because rank 0's script alone has moved it in the meantime.
-    """
+    """Warns, once per folder, if `seen`, from rank 0's save of `path`, does not exist here."""
     folder = os.path.dirname(path)
     if folder in _not_shared:
         return
@@ -315,9 +313,9 @@ def _posts_received() -> int:
 def _read() -> None:
     """Reads rank 0's posts about saves since the last call; under _lock."""
     for number in range(len(_rank_0), _posted(_SAVES)):
-        _rank_0.append(_Save(*_value(_SAVES, number).split("\n")))
-        path = _rank_0[-1].path
-        _by_path[path].append(number)
+        save = _Save(*_value(_SAVES, number).split("\n"))
+        _rank_0.append(save)
+        _by_path[save.path].append(number)
 
 
 def _similarity(one: str, other: str) -> int:

@@ -32,9 +32,10 @@ _MODES = {"w", "wt", "tw", "wb", "bw", "w+", "w+t", "wt+", "wb+", "w+b", "bw+"}
 _APPEND_MODES = {"a", "at", "ta", "ab", "ba", "a+", "a+t", "at+", "ab+", "a+b", "ba+"}
 _CHANGES = "changes "
 _databases: set[str] = set()  # in which this rank has changed rows; on ranks 0 and 1
-# These are listed without a lock, by _alive(). By id().
+# By id(); _alive() lists them without a lock.
 _connections: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # to databases
 _files: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # to flush at exit
+_raws: weakref.WeakValueDictionary[int, _Raw] = weakref.WeakValueDictionary()  # see locking()
 
 
 def install() -> None:
@@ -46,27 +47,23 @@ def install() -> None:
     engine.after_the_end(_end)
 
 
-# Files that may be locked.
-_raws: weakref.WeakValueDictionary[int, _Raw] = weakref.WeakValueDictionary()
-
-
 class _Raw(io.FileIO):
     """A raw file that becomes visible when it is closed, or when its buffer is flushed.
 
-    If the caller has asked for the descriptor, a flush counts only if the file has grown through
-    that since the last write: NumPy and PIL flush and then write through the descriptor, so at the
-    flush the file is not complete.
+    NumPy and PIL ask for the descriptor, flush, and then write through the descriptor: at that
+    flush the file is not complete. So once the descriptor is known to the caller, a flush counts
+    only if the file has grown through the descriptor since the last write.
     """
 
     def __init__(self, path: Any, mode: str, whole: atomic.AtomicFile) -> None:
         self._whole = whole
-        self.by_descriptor = False
-        self._end = 0  # of what has been written here
+        self.gave_descriptor = False
+        self._end = 0  # where the data of write() ends
         super().__init__(path, mode, opener=lambda *_: os.dup(whole.descriptor))
         _raws[id(self)] = self
 
     def fileno(self) -> int:
-        self.by_descriptor = True
+        self.gave_descriptor = True
         return super().fileno()
 
     def write(self, data: Any) -> int:
@@ -76,7 +73,7 @@ class _Raw(io.FileIO):
 
     def flush(self) -> None:
         super().flush()
-        if not self.by_descriptor or os.fstat(super().fileno()).st_size > self._end:
+        if not self.gave_descriptor or os.fstat(super().fileno()).st_size > self._end:
             self._whole.appear()
 
     def close(self) -> None:
@@ -173,7 +170,7 @@ def _file_object(
         return buffer
     text: Any = io.TextIOWrapper(buffer, encoding, errors, newline, line_buffering=buffering == 1)
     if isinstance(raw, _Raw):
-        raw.by_descriptor = False  # Python 3.10 has called fileno()
+        raw.gave_descriptor = False  # Python 3.10's TextIOWrapper has called fileno()
     text.mode = mode
     _files[id(text)] = text
     return text
@@ -280,16 +277,16 @@ def _warn_of_shared_changes() -> None:
 
 
 def locking(lock: Any) -> Any:
-    """Wraps a lock function: a lock belongs to a file, not to a name, so before a new
-    file is locked, its descriptor is switched to the file at the path, which all ranks share."""
+    """Wraps a lock function. A lock belongs to a file, not to a name, so before a new file is
+    locked, its descriptor is switched to the file at the path, which all ranks share."""
 
     def locks(file: Any, *args: Any, **kwargs: Any) -> Any:
-        by_descriptor = {raw: raw.by_descriptor for raw in _alive(_raws)}
+        before = {raw: raw.gave_descriptor for raw in _alive(_raws)}
         descriptor = file if isinstance(file, int) else file.fileno()
-        for raw, before in by_descriptor.items():
+        for raw, gave_descriptor in before.items():
             if not raw.closed and io.FileIO.fileno(raw) == descriptor:
                 raw.write_in_place()
-                raw.by_descriptor = before  # the lock asks for it, but does not write
+                raw.gave_descriptor = gave_descriptor  # only the lock function has got it
         return lock(file, *args, **kwargs)
 
     return locks

@@ -39,7 +39,7 @@ def idle(launcher: config.Launcher) -> str | None:
     if each <= own:
         return None
     # mpirun does not bind a rank to cores of two packages.
-    fits = sum(number // each for number in packages.values()) >= ranks
+    fits = sum(count // each for count in packages.values()) >= ranks
     return (
         f"each of the {ranks} ranks on this node is bound to {own} of its {cores} cores; to use "
         f"all cores, pass mpirun {f'--map-by slot:PE={each}' if fits else '--bind-to none'}"
@@ -47,7 +47,7 @@ def idle(launcher: config.Launcher) -> str | None:
 
 
 def _ranks_here(launcher: config.Launcher) -> int:
-    # The launcher may not say; with TF_MPI_TOPOLOGY, topology() has fewer.
+    # The launcher may not give this number; with TF_MPI_TOPOLOGY, topology() gives a smaller one.
     return max(launcher.local_size, c_api.topology()[3])
 
 

@@ -1,8 +1,8 @@
 """How this process ends: normally, or by a failure, and why.
 
-Only a normal end, with exit code 0, lets the other ranks continue without this one. engine.py calls
-`failure` at exit. An atexit function cannot see the exit code, and packages replace sys.excepthook;
-so this module looks where the interpreter itself looks (docs/decisions/003-ends.md):
+Only a normal end, with exit code 0, lets the other ranks continue without this one. An atexit
+function cannot see the exit code, and packages replace sys.excepthook, so this module looks where
+the interpreter itself looks (docs/decisions/003-ends.md):
 
 - an uncaught exception is sys.last_value, whose traceback begins in the main module;
 - the interpreter reads the attribute `code` of the SystemExit that ends it, from no Python frame.
@@ -28,12 +28,13 @@ from tensorflow.mpi._src.runtime import log
 _KERAS = ("keras", "tf_keras")
 _DEADLOCK = "the ranks wait for one another"  # core/agreement/coordinator_waits.cc
 _NAMED = 4  # ranks named in a message
-_BEGINNINGS = ("<module>", "_run_module_as_main")  # the outermost frames of a script, of python -m
+_BEGINNINGS = ("<module>", "_run_module_as_main")  # outermost frames: of a script, of python -m
 
 _exit_code: Any = 0  # SystemExit.code as the interpreter read it
 _uncaught: BaseException | None = None
 _thread_failure: str | None = None  # how a training thread has failed
 _thread = threading.local()  # .trains: whether the thread has computed gradients
+_leave: Any = None  # from when_a_thread_fails
 
 
 def install() -> None:
@@ -47,7 +48,7 @@ def release(failed: bool) -> None:
     if not failed:
         gc.unfreeze()
         return
-    # Python clears the namespace of a module that is still referenced at the end. Otherwise the
+    # Python clears the namespace of a module that is still referenced at the end. Without that, the
     # script's functions, which are frozen and not collected, would keep its objects alive.
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] not in ("tensorflow", *_KERAS):
@@ -88,8 +89,8 @@ def exit_code() -> int:
 
 
 def other_scripts(error: BaseException) -> str | None:
-    """If `error` is that ranks wait for one another: which scripts the visible ones run, if they
-    differ."""
+    """Which scripts the visible ranks run, if `error` says that ranks wait for one another and the
+    scripts differ; otherwise None."""
     if _DEADLOCK not in str(error):
         return None
     scripts = {rank: peer.script for rank, peer in peers.Node().peers().items()}
@@ -103,7 +104,7 @@ _explanations: list[Callable[[BaseException], str | None]] = [other_scripts]
 
 
 def explain_by(explain: Callable[[BaseException], str | None]) -> None:
-    """Registers `explain`, whose result is printed, and sent to others, after an uncaught error."""
+    """Registers `explain`: after an uncaught error its result is printed and sent to the others."""
     _explanations.append(explain)
 
 
@@ -115,10 +116,8 @@ def _explained(error: BaseException) -> str:
 
 
 def noting_uncaught(previous: Any) -> Any:
-    """Wrapper of sys.excepthook.
-
-    A script may call it, too, to show an exception that it has caught.
-    """
+    """Wraps sys.excepthook. A script may call it, too, to show an exception that it has caught:
+    then the main module's frame is the outermost."""
 
     def hook(kind: Any, error: BaseException, traceback: Any) -> None:
         global _uncaught
@@ -148,7 +147,7 @@ def _last_error() -> BaseException | None:
 
 
 def noting_failed_threads(previous: Any) -> Any:
-    """Wrapper of threading.excepthook."""
+    """Wraps threading.excepthook."""
 
     def hook(args: Any) -> None:
         global _thread_failure
@@ -162,11 +161,8 @@ def noting_failed_threads(previous: Any) -> Any:
     return hook
 
 
-_leave: Any = None
-
-
 def when_a_thread_fails(leave: Any) -> None:
-    """Registers `leave(why)`, which is called on a training thread that ends by an exception."""
+    """Registers `leave(why)`, to be called on a training thread that ends by an exception."""
     global _leave
     _leave = leave
 
@@ -176,7 +172,7 @@ def thread_failed() -> bool:
 
 
 class _Code:
-    """Replaces SystemExit.code: behaves the same, and notes the value the interpreter reads."""
+    """Replaces SystemExit.code: behaves the same, and notes the code that the interpreter reads."""
 
     def __init__(self, original: Any) -> None:
         self._original = original
@@ -195,7 +191,7 @@ class _Code:
 
 
 def noting_code(original: Any) -> Any:
-    """Wrapper of SystemExit.code."""
+    """Wraps SystemExit.code."""
     return _Code(original)
 
 

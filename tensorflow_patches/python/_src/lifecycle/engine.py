@@ -19,13 +19,13 @@ from tensorflow.mpi._src.runtime import c_api, group, hooks, log
 _NCCL = "libnccl.so.2"
 # How long, at most, a rank that stops with an error waits until rank 0 has received the error.
 _REPORT_FAILURE_SECONDS = 5.0
-# How long that may take including the end of the communication thread, which a dead rank may block.
+# The same, plus the time in which the communication thread ends, which a dead rank may block.
 _LEAVE_SECONDS = 15.0
 # How long the interpreter's exit may make no progress, using no processor time, before the process
 # ends: _FAILED_EXIT_SECONDS after a failure, _EXIT_SECONDS otherwise.
 _FAILED_EXIT_SECONDS = 2.0
 _EXIT_SECONDS = 15.0
-# The longest timeout of the first exchange after MPI_Init.
+# The longest timeout of the roll call.
 _ROLL_CALL_SECONDS = 120.0
 
 _pid = 0  # of the rank; a forked process has another one
@@ -228,7 +228,7 @@ def _timeline(gate: config.Gate) -> str:
     """The file of TF_MPI_TIMELINE; ImportError on rank 0 if it cannot be written."""
     path: str = config.get("TF_MPI_TIMELINE")
     folder = os.path.dirname(path)
-    if path and _writes(gate) and (os.path.isdir(path) or not os.access(folder, os.W_OK)):
+    if path and _is_rank_0(gate) and (os.path.isdir(path) or not os.access(folder, os.W_OK)):
         raise _not_accepted("TF_MPI_TIMELINE", path)
     return path
 
@@ -237,7 +237,7 @@ def _check_folder(gate: config.Gate) -> None:
     """Raises ImportError on rank 0 if the folder for saving at SIGTERM, perhaps hours later, is not
     writable."""
     folder: str = config.get("TF_MPI_SAVE_ON_SIGTERM")
-    if not folder or not _writes(gate):
+    if not folder or not _is_rank_0(gate):
         return
     try:
         os.makedirs(folder, exist_ok=True)
@@ -247,7 +247,7 @@ def _check_folder(gate: config.Gate) -> None:
         raise _not_accepted("TF_MPI_SAVE_ON_SIGTERM", folder)
 
 
-def _writes(gate: config.Gate) -> bool:
+def _is_rank_0(gate: config.Gate) -> bool:
     return gate.launcher is None or gate.launcher.rank == 0
 
 
@@ -273,7 +273,7 @@ def _transport_library(gate: config.Gate) -> str:
 
 
 def _started_by(gate: config.Gate) -> str:
-    """What started this rank."""
+    """What has started this rank, for messages."""
     program = mpi_library.launcher_program()
     return f"{gate.reason} (by {program})" if program else gate.reason
 
@@ -316,7 +316,7 @@ def _end() -> None:
 
 
 def exiting_at_once(original: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
-    """Wrapper of os._exit, which scripts call to skip the end of a library that hangs.
+    """Wraps os._exit, which scripts call to skip the end of a library that hangs.
 
     With code 0 this rank ends as it does at the end of its script: MPI launchers end the whole job
     if a rank ends without MPI_Finalize, and the others may still be writing files.
@@ -354,8 +354,9 @@ def _leave_or_join() -> None:
 
 
 def _finish() -> None:
-    if _left and ends.thread_failed():
-        _exit_with_failure()
+    if _left and ends.thread_failed():  # the main thread may have ended normally
+        log.flush()
+        os._exit(1)
     if group.size > 1:
         ends.release(failed=_left)
     if group.group_size > 1:
@@ -377,9 +378,3 @@ def _limit_end() -> None:
         "such as a generator, can block it forever, also in stock TensorFlow. This rank ends now"
     )
     c_api.load().tfmpi_limit_end(ends.exit_code(), _EXIT_SECONDS, line.encode())
-
-
-def _exit_with_failure() -> None:
-    """The main thread may have ended normally, but the launcher must see that the rank failed."""
-    log.flush()
-    os._exit(1)

@@ -40,7 +40,7 @@ def meeting_name(kind: str, name: str | None) -> str:
     global combined_by_script
     combined_by_script |= kind not in ("barrier", "broadcast")
     presence.uses()
-    # Not a number for each call: the ranks keep every name.
+    # A number for each call would not do: the ranks keep every name.
     return f"{kind} without a name" if name is None else f"{kind} {name}"
 
 
@@ -77,14 +77,14 @@ def run(
     Raises subclasses of tf.errors.OpError, see errors.error_from_code; TypeError for an unsupported
     dtype.
     """
-    # In native byte order, because dtype.name does not name the order. The reshape is for scalars.
+    # dtype.name does not name the byte order. ascontiguousarray makes scalars one-dimensional.
     native = array.dtype.newbyteorder("=")
     array = np.ascontiguousarray(array, dtype=native).reshape(np.shape(array))
     if array.dtype.name not in DTYPES:
         raise TypeError(
             f"{kind} of {array.dtype.name} is not supported; use one of {', '.join(DTYPES)}"
         )
-    if not (hooks.active or of_script):  # the runtime's own collective: involves this rank only
+    if not (hooks.active or of_script):
         return array if in_place else np.array(array, copy=True)
     out = None if kind == "allgather" else array if in_place else np.array(array, copy=True)
     global last_started, last_ended

@@ -16,6 +16,7 @@ from tensorflow.mpi._src.messaging import collectives
 from tensorflow.mpi._src.runtime import group
 
 _LENGTH = struct.Struct("<QQ")  # bytes of a header, bytes of all arrays
+_GROUP_BYTES = 2**26  # of a message of broadcast_arrays
 
 
 def gather(
@@ -45,18 +46,18 @@ def gather(
         text_bytes, array_bytes = _LENGTH.unpack_from(gathered)
         end = _LENGTH.size + text_bytes
         theirs, their_kinds = json.loads(bytes(gathered[_LENGTH.size : end]))
-        own = [(np.dtype(dtype), shape) for dtype, shape in their_kinds]
-        found.append((theirs, _split(gathered[end : end + array_bytes], own)))
+        found.append((theirs, _split(gathered[end : end + array_bytes], their_kinds)))
         gathered = gathered[end + array_bytes :]
     return found
 
 
 def _name(dtype: np.dtype[Any]) -> str:
-    # Types that NumPy does not define, such as bfloat16, have the str of raw bytes.
+    # The str of a type that NumPy does not define, such as bfloat16, is that of raw bytes.
     return dtype.name if dtype.kind == "V" else dtype.str
 
 
 def _split(data: memoryview, kinds: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    """The arrays in `data`, by their (dtype, shape)."""
     arrays = []
     for dtype, shape in kinds:
         count = int(np.prod(shape, dtype=np.int64))
@@ -107,16 +108,14 @@ def broadcast_arrays(
     return received
 
 
-def _groups(
-    arrays: Sequence[np.ndarray[Any, Any]], limit: int = 2**26
-) -> list[list[np.ndarray[Any, Any]]]:
-    """Consecutive arrays of at most `limit` bytes together, or a single larger one."""
+def _groups(arrays: Sequence[np.ndarray[Any, Any]]) -> list[list[np.ndarray[Any, Any]]]:
+    """Consecutive arrays of at most _GROUP_BYTES together, or a single larger one."""
     groups: list[list[np.ndarray[Any, Any]]] = []
     room = 0
     for array in arrays:
         if array.nbytes > room:
             groups.append([])
-            room = limit
+            room = _GROUP_BYTES
         groups[-1].append(array)
         room -= array.nbytes
     return groups

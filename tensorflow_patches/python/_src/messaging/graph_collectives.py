@@ -61,8 +61,7 @@ def horovod_collective(
     """
     attributes = {"for_horovod": True, "members": [int(rank) for rank in ranks]}
     attributes |= _attributes(kind, op, root)
-    suffix = "".join(f" {rank}" for rank in ranks)
-    suffix = suffix and f" of{suffix}"
+    suffix = f" of {' '.join(map(str, ranks))}" if ranks else ""
     if isinstance(value, tf.__internal__.EagerTensor):
         meeting = collectives.meeting_name(f"hvd {kind}", name)
         return _eager(kind, value, f"{meeting}{suffix}", attributes)
@@ -118,10 +117,8 @@ def _eager(kind: str, value: Any, name: str, attributes: dict[str, Any]) -> Any:
 def _in_graph(
     kind: str, value: Any, name: str | None, attributes: dict[str, Any], suffix: str = ""
 ) -> Any:
-    """Without a `name`, ranks match the call by its function's name and its number there.
-
-    The graphs of loops and branches have names that a retrace changes.
-    """
+    """Without a `name`, ranks match the call by its function's name and its number there. A loop or
+    branch does not count as the function: a retrace changes the names of their graphs."""
     from tensorflow.python.framework import constant_op, op_def_library, ops
     from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 

@@ -24,7 +24,7 @@ _SAME_ON_NODES = ("wheel", "python", "mpi")  # must be the same on all nodes
 
 @dataclass
 class Findings:
-    """`faults` by node; "" if the node is not known."""
+    """`faults` by node, "" if it is not known; `lines`: the rest of the report."""
 
     faults: dict[str, list[str]] = field(default_factory=lambda: collections.defaultdict(list))
     lines: list[str] = field(default_factory=list)
@@ -83,7 +83,7 @@ def exclusion(nodes: Sequence[str]) -> str:
     return ",".join(nodes) + "\n" if nodes else ""
 
 
-def by_node(found: Mapping[int, Mapping[str, Any]]) -> dict[str, list[int]]:
+def _by_node(found: Mapping[int, Mapping[str, Any]]) -> dict[str, list[int]]:
     nodes = collections.defaultdict(list)
     for rank, facts in sorted(found.items()):
         nodes[str(facts["node"])].append(rank)
@@ -96,7 +96,7 @@ def _find_silent(
     silent = [rank for rank in range(size) if rank not in found]
     if not silent:
         return
-    answering = by_node(found)
+    answering = _by_node(found)
     nodes = [node for node in expected if node not in answering]
     for node in nodes:
         findings.faults[node].append("none of its ranks has answered")
@@ -156,7 +156,7 @@ def _table(found: Mapping[int, Mapping[str, Any]]) -> list[str]:
     names = sorted({name for facts in found.values() for name in facts["figures"]})
     heads = ["node", "ranks", "cores", "load", "memory GB", "free GB", "shm free MB", *names]
     rows = [heads]
-    for node, numbers in by_node(found).items():
+    for node, numbers in _by_node(found).items():
         facts = found[numbers[0]]
         least = [min(found[rank]["figures"].get(name, 0.0) for rank in numbers) for name in names]
         rows.append(

@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.1
 _ALLREDUCE_SECONDS = 2.0
 _TOGETHER_SECONDS = 30.0  # for MPI's start, the allreduce and MPI's end
 _GRACE_SECONDS = 5.0  # how much longer than rank 0 the others wait, because rank 0 reports
-_COUNT = 1 << 20  # float32: 4 MB
+_COUNT = 1 << 20  # elements of an allreduce; in float32 4 MB
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -225,7 +225,7 @@ def _allreduce(rank: int, size: int) -> dict[str, Any]:
     rounds = 3
     begin = time.perf_counter()
     for _ in range(rounds):
-        total = _collective("allreduce", value, "doctor", op="sum")
+        _collective("allreduce", value, "doctor", op="sum")
     each = (time.perf_counter() - begin) / rounds
     longest = _collective("allreduce", np.array([each]), "doctor seconds", op="max")
     rounds = max(3, int(_ALLREDUCE_SECONDS / float(longest[0])))

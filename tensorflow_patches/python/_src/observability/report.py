@@ -21,8 +21,7 @@ from typing import Any
 
 _BAR = 30  # characters of the longest bar
 
-
-_input: list[dict[str, Any]] = []
+_input: list[dict[str, Any]] = []  # by rank
 
 
 def note_input(ranks: list[dict[str, Any]]) -> None:
@@ -68,7 +67,7 @@ def _per_rank(ranks: list[dict[str, Any]], key: str) -> float:
 
 
 def _slowest(report: dict[str, Any], steps: int) -> list[str]:
-    """Which ranks the others waited for: rank 0 notes which rank is the last with a gradient."""
+    """Which ranks the others waited for: rank 0 notes which rank is last with a gradient."""
     ranks, last = report["ranks"], report["last_ready"]
     times = sum(one["times"] for one in last)
     if not times:

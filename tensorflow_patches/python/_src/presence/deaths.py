@@ -89,7 +89,7 @@ class Ranks:
             for pidfd, _ in poll.poll():
                 poll.unregister(pidfd)
                 rank, pid = pidfds.pop(pidfd)
-                if not self._has("ends", rank, pid):
+                if ["ends", str(rank), str(pid)] not in self._lines():
                     self._report(rank, pid, _status(pidfd, pid))
                 os.close(pidfd)
 
@@ -99,7 +99,7 @@ class Ranks:
             time.sleep(_LAUNCHER_SECONDS)
         self._append(f"dead {rank} {pid} {os.getpid()}")
         deaths = [line for line in self._lines() if line[0] == "dead"]
-        if self._shrinks:
+        if self._shrinks:  # the job continues, so each death is reported
             deaths = [line for line in deaths if line[2] == str(pid)]
         if deaths[0][1:] != [str(rank), str(pid), str(os.getpid())]:
             return  # another rank reports it, or the launcher ended `rank` because another died
@@ -117,9 +117,6 @@ class Ranks:
     def _lines(self) -> list[list[str]]:
         size = os.fstat(self._file).st_size
         return [line.split() for line in os.pread(self._file, size, 0).decode().splitlines()]
-
-    def _has(self, *line: str | int) -> bool:
-        return [*map(str, line)] in self._lines()
 
 
 def _status(pidfd: int, pid: int) -> int | None:

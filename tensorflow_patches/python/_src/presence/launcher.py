@@ -1,10 +1,10 @@
 """Watches the process that started this rank, and ends the rank if that process is killed.
 
 Normally a launcher ends its ranks. If Open MPI's launcher is itself killed (by the kernel when
-memory is short, by a batch system, by a time limit of the program that ran it), its ranks would go
-on training unnoticed. So each rank watches its launcher (pidfd), and ends immediately when that is
-gone: some MPIs would soon end the rank, too, but without a message. MPICH's and Intel's ranks are
-killed by their proxies, ranks on other nodes by their daemons.
+memory is short, by a batch system, by a time limit of the program that ran it), its ranks would
+train on, unnoticed. So each rank watches its launcher (pidfd), and ends when that is gone;
+immediately, because some MPIs would soon end the rank, too, but without a message. MPICH's and
+Intel's ranks are killed by their proxies, ranks on other nodes by their daemons.
 
 srun is no ancestor of its ranks: Slurm's daemon starts them, and keeps them if srun is killed. The
 ranks on srun's own node find it by the port on which it listens.

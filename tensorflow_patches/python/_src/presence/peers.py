@@ -10,7 +10,7 @@ import dataclasses
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from tensorflow.mpi import config
@@ -18,7 +18,8 @@ from tensorflow.mpi import config
 _OURS, _TENSORFLOW = "libtensorflow_mpi.so", "libtensorflow_framework.so"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _COMMAND_CHARACTERS = 60
-_STRANGER_SECONDS = 5.0  # then look again: launchers fork a process before it becomes a rank
+# When to look again at a process of no rank: launchers fork a process before it becomes a rank.
+_STRANGER_SECONDS = 5.0
 _LAUNCHERS = frozenset("mpirun mpiexec prterun prted orterun orted slurmstepd".split())
 
 # Described by _STAGES of watch.py, except "started": it has loaded our library.
@@ -26,14 +27,13 @@ Stage = Literal["off", "stopped", "started", "without us", "before"]
 
 
 class Stat(NamedTuple):
-    """What /proc says of a process. `began`: its start time, which differs if a later process has
-    the same pid."""
+    """What /proc shows of a process."""
 
     name: str
     state: str
     parent: int
     session: int
-    began: int
+    began: int  # the start time, which differs if a later process has the same pid
     seconds: float  # processor time so far, with that of its children that have ended
     exit_status: int  # as wait() returns it; valid if the process has ended
 
@@ -116,7 +116,7 @@ class Node:
         """The visible ranks, including this one, by number."""
         found: dict[int, list[Process]] = {}
         now = time.monotonic()
-        for pid in _processes():
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
             if self._strangers.get(pid, 0.0) > now:
                 continue
             try:
@@ -155,10 +155,6 @@ def sees_siblings() -> bool:
         return stat(os.getppid()).name in _LAUNCHERS
     except OSError:
         return False
-
-
-def _processes() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
 def _read(pid: int, name: str) -> bytes:

@@ -17,6 +17,8 @@ _lock = threading.Lock()
 # The threads that have called uses(), by ident; None: not created by Python.
 _threads: dict[int, threading.Thread | None] = {}
 _steps: Any = None  # a pointer to the number of steps in the library, which only reads it
+_needs = ""  # from needs_all; kept until the process ends
+_generation = 0  # the last one that follow() has seen
 
 
 class _Own(threading.local):
@@ -28,7 +30,7 @@ _own = _Own()
 
 
 def uses() -> None:
-    """Registers this thread as one that trains or calls collectives."""
+    """Called when this thread trains or calls a collective; registers it the first time."""
     if threading.get_ident() not in _threads:
         _register_thread()
 
@@ -98,9 +100,6 @@ def _report_activity() -> None:
     _report_needs(doing)
 
 
-_needs = ""  # kept until the process ends
-
-
 def needs_all(what: str) -> None:
     """Notes that this rank has `what`: with TF_MPI_FAULT=shrink, a death then ends the job."""
     global _needs
@@ -114,9 +113,6 @@ def _report_needs(doing: str) -> None:
     what = doing or _needs
     why = f"{what} cannot continue with fewer ranks" if what else ""
     c_api.load().tfmpi_set_needs_all(why.encode())
-
-
-_generation = 0
 
 
 def follow() -> bool:

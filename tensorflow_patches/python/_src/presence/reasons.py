@@ -14,24 +14,25 @@ import threading
 import traceback
 
 _LONGEST = 300  # characters
-_SAYS_NOTHING = re.compile(
+_UNINFORMATIVE = re.compile(  # beginnings of lines
     r"Graph execution error:|Detected at node|File \"|<stack traces unavailable>|in user code:"
     r"|Exception encountered when calling|Arguments received by|\[\[|\d+ root error"
 )
 _PLACE = re.compile(r"File \"([^\"]+)\", line (\d+), in (\S+)")
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _STOPPED = re.compile(r"rank \d+/\d+ has stopped: .*")
 
 
 def reason(error: BaseException) -> str:
     """The error's class, message and op, if it names one, and the script's own line."""
-    text = _COLOUR.sub("", str(error))
-    says = next((line for line in _lines(text) if not _SAYS_NOTHING.match(line)), "")
+    text = _COLOR.sub("", str(error))
+    lines = (line.strip() for line in text.splitlines())
+    message = next((line for line in lines if line and not _UNINFORMATIVE.match(line)), "")
     found = _NODE.search(text)
-    node = [found[1]] if found is not None and found[0] not in says else []
+    node = [found[1]] if found is not None and found[0] not in message else []
     where = ", ".join([*node, *_place(error, text)])
-    line = f"{type(error).__name__}: {says}".removesuffix(": ")
+    line = f"{type(error).__name__}: {message}".removesuffix(": ")
     return f"{line[: _LONGEST - len(where)]} ({where})" if where else line[:_LONGEST]
 
 
@@ -57,12 +58,9 @@ def _text(place: tuple[str, int, str]) -> str:
     return f"{os.path.basename(path)}:{line}{inside}"
 
 
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
-
-
 def _place(error: BaseException, text: str) -> list[str]:
-    """The innermost place in the script's own code; for a graph, where the op was created."""
+    """The innermost place in the script's own code: for a graph, where it created the op. [] if it
+    has none."""
     quoted = [(path, int(line), name) for path, line, name in _PLACE.findall(text)]
     ran = [
         (frame.filename, frame.lineno or 0, frame.name)

@@ -24,7 +24,7 @@ _IDLE_SECONDS = 2.0
 _START_POLL_SECONDS = 1.0  # between looks at /proc
 _START_WARNING_SECONDS = 10.0  # a start is slow, but rarely this slow
 _LOST_SECONDS = 3.0  # a rank that has been off or gone for this long will not join
-_AFTER_SPEAKER_SECONDS = 2.0  # the reporting rank ends first: the launcher then kills the others
+_AFTER_SPEAKER_SECONDS = 2.0  # how much later than the reporting rank the others end themselves
 _IDLE_SHARE = 0.01  # of a processor; a rank that uses less is idle
 _EXIT_CODE = 1
 
@@ -37,8 +37,8 @@ class _Wait:
         self.since = self.warned = time.monotonic()
         self.node = peers.Node()
 
-    def again(self) -> None:
-        """Restarts the wait, because something has happened."""
+    def restart(self) -> None:
+        """Called when something has happened: the wait begins anew."""
         self.since = self.warned = time.monotonic()
 
     def waited(self) -> float:
@@ -66,7 +66,7 @@ class _Wait:
 
 
 class _Watcher:
-    """The thread. It starts early, because Python 3.12 cannot start threads while it exits."""
+    """The supervising thread. Starts early: Python 3.12 or newer cannot start threads at exit."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -80,7 +80,7 @@ class _Watcher:
             with self._changed:
                 poll = self._poll
                 self._changed.wait(_POLL_SECONDS if poll is not None else _IDLE_SECONDS)
-                # Under the lock, so that it does not report a wait that is over.
+                # Called under the lock, so that it does not report a wait that is over.
                 if self._poll is poll and (call := poll or self.idle) is not None:
                     call()
             if self.launcher is not None and self.launcher.is_gone():
@@ -129,9 +129,6 @@ def _timeout_notice() -> str:
     return f"; this rank ends after TF_MPI_STALL_TIMEOUT, {timeout:.0f} s" if timeout else ""
 
 
-# --- The start -----------------------------------------------------------------------------------
-
-
 _OFF_ELSEWHERE = (
     "ranks on another node were started with TF_MPI_ENABLE=0; to pass that variable to all nodes, "
     "use mpirun -x TF_MPI_ENABLE"
@@ -144,11 +141,11 @@ class _Start(_Wait):
     def __init__(self, placement: config.Launcher) -> None:
         super().__init__(placement.rank, placement.size)
         self._local_size = placement.local_size
-        self._passing = ""
+        self._passing = ""  # advice about passing TF_MPI_ENABLE to other nodes
         if placement.is_open_mpis:
             self._passing = "; mpirun passes that to other nodes only with -x TF_MPI_ENABLE"
-        self._whom = ""
-        self._lost_since: float | None = None
+        self._whom = ""  # from c_api.start_waits_for
+        self._lost_since: float | None = None  # when a rank was first seen to be off or gone
         # Most ranks look less often, because one per node is enough.
         self._interval = _START_POLL_SECONDS * min(10, 1 + self.rank)
         self._next = self.since
@@ -160,7 +157,7 @@ class _Start(_Wait):
         whom = c_api.start_waits_for()
         if whom != self._whom:
             self._whom = whom
-            self.again()
+            self.restart()
             self._next = self.since + self._interval
         if not whom or time.monotonic() < self._next:
             return
@@ -168,20 +165,20 @@ class _Start(_Wait):
         if config.is_off_elsewhere():
             self.end(f"cannot start without the others: {_OFF_ELSEWHERE}", speaks=True)
         known = self.node.peers()
-        away = {rank: peer for rank, peer in known.items() if peer.stage != "started"}
-        speaks = not any(rank < self.rank and rank not in away for rank in known)
-        self._end_if_lost(known, away, speaks)
+        not_started = {rank: peer for rank, peer in known.items() if peer.stage != "started"}
+        speaks = not any(rank < self.rank and rank not in not_started for rank in known)
+        self._end_if_lost(known, not_started, speaks)
         # The exchange of settings has its own timeout and a more detailed message.
         if self._timeout and self.waited() >= self._timeout and "settings" not in whom:
-            self.end(self._report(known, away), speaks)
+            self.end(self._report(known, not_started), speaks)
         if self.is_due(self._warning) and speaks:
-            self.say(self._report(known, away) + _timeout_notice())
+            self.say(self._report(known, not_started) + _timeout_notice())
 
     def _end_if_lost(
-        self, known: dict[int, peers.Peer], away: dict[int, peers.Peer], speaks: bool
+        self, known: dict[int, peers.Peer], not_started: dict[int, peers.Peer], speaks: bool
     ) -> None:
         """Ends this rank if it is certain that another will not join."""
-        off = [peer for peer in away.values() if peer.stage == "off"]
+        off = [peer for peer in not_started.values() if peer.stage == "off"]
         gone = self._unseen(known) if peers.sees_siblings() else []
         if not off and not gone:
             self._lost_since = None
@@ -203,8 +200,8 @@ class _Start(_Wait):
             return []
         return [rank for rank in range(self.size) if rank not in known]
 
-    def _report(self, known: dict[int, peers.Peer], away: dict[int, peers.Peer]) -> str:
-        described = [f"{peer.name()} {_STAGES[peer.stage]}" for peer in away.values()]
+    def _report(self, known: dict[int, peers.Peer], not_started: dict[int, peers.Peer]) -> str:
+        described = [f"{peer.name()} {_STAGES[peer.stage]}" for peer in not_started.values()]
         if unseen := self._unseen(known):
             described.append(f"no process of {peers.ranks(unseen)} is visible on this node")
         elif self.size > len(known):
@@ -227,8 +224,8 @@ _STAGES = {
 
 @contextlib.contextmanager
 def start(placement: config.Launcher | None) -> Iterator[None]:
-    """Wraps the code that connects the ranks. From here on this rank ends if its launcher does, and
-    reports ranks of this node that end without a message."""
+    """Wraps the code that connects the ranks. From here on this rank ends if its launcher is gone,
+    and reports ranks of this node that end without a message."""
     global _ranks
     if placement is None or placement.size == 1:
         yield
@@ -245,9 +242,6 @@ def start(placement: config.Launcher | None) -> Iterator[None]:
                 _ranks.all_arrived()
 
 
-# --- The end -------------------------------------------------------------------------------------
-
-
 # Rank 0 posts this for ranks that cannot see its processor time: those of other nodes, and all
 # after a death. Other ranks that are not visible count as idle.
 _AT_WORK = b"at work after others have joined"
@@ -260,7 +254,7 @@ class _AtEnd(_Wait):
         super().__init__(rank, size)
         self._warning = config.get("TF_MPI_STALL_WARNING")
         self._timeout = config.get("TF_MPI_STALL_TIMEOUT")
-        self._exchanges = -1
+        self._exchanges = -1  # with joins, at the last poll
         # Between looks at /proc: four per timeout, at least one per warning; 0: neither is set.
         self._interval = min(self._warning or self._timeout, (self._timeout or self._warning) / 4)
 
@@ -280,7 +274,7 @@ class _End(_AtEnd):
         exchanges = c_api.stats()["collectives"] + len(joined)
         if exchanges != self._exchanges:
             self._exchanges, self._used = exchanges, None
-            self.again()
+            self.restart()
             self._worked = self.since
             return
         first = self._used is None
@@ -356,7 +350,7 @@ class _AwaitedEnd(_AtEnd):
         exchanges = c_api.stats()["collectives"] + len(joined)
         if exchanges != self._exchanges:
             self._exchanges = exchanges
-            self.again()
+            self.restart()
         elif self.is_due(self._warning):
             place = reasons.place_of_main_thread()
             has = "has" if len(joined) == 1 else "have"
@@ -369,7 +363,9 @@ class _AwaitedEnd(_AtEnd):
         now = time.monotonic()
         if self._used is not None and now - self._looked < self._interval:
             return
-        own = self.node.peers().get(self.rank)  # also after a death: the launcher's number
+        own = self.node.peers().get(
+            self.rank
+        )  # self.rank: the launcher's number, also after a death
         used = 0.0 if own is None else own.seconds
         if self._used is not None and used - self._used >= _IDLE_SHARE * (now - self._looked):
             c_api.load().tfmpi_post(_AT_WORK)
@@ -390,7 +386,7 @@ def while_the_script_runs(rank: int, size: int) -> None:
 @contextlib.contextmanager
 def end(rank: int, size: int) -> Iterator[None]:
     """Wraps the join, in which this rank waits for the other ranks and MPI to end."""
-    if size == 1 and _watcher is None:  # a watcher: there were others, which have died
+    if size == 1 and _watcher is None:  # with a watcher, there were others, which have died
         yield
         return
     with _polling(_End(rank, size).poll):

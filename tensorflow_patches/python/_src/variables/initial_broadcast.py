@@ -3,8 +3,8 @@
 A first step begins with a Session run that trains (compat_v1/sessions.py), a call of a traced
 function that trains or has a tape, an eager GradientTape, an optimizer's first eager update, or
 Keras's fit. At each of these, the ranks exchange lists of their variables, and synchronize those
-that all ranks have; a variable that only some ranks have stays as it is. Variables that all of
-these miss (updated by raw ops, or created inside the first eager tape) are synchronized by the
+that all ranks have; a variable that only some ranks have stays as it is. Variables that none of
+these covers (updated by raw ops, or created inside the first eager tape) are synchronized by the
 kernel itself, at their first Apply op.
 """
 
@@ -30,13 +30,18 @@ _creation_counter = itertools.count()
 # Existing eager variables in creation order; change and iterate under _lock. Each eager assign_add
 # creates one that is deleted immediately.
 _variables: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_synchronized_handles: set[str] = set()  # names of handles, in this generation
+# By optimizer: the generation in which its variables were last synchronized; its _replicas, with
+# the ids of their handles.
+_synchronized_optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_eager_replicas: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 _generation = 1  # variables synchronized in an earlier generation are synchronized again
 _tape_done = False  # whether _before_tape has synchronized all variables in this generation
 _changed: str | None = None  # how this rank has changed its variables since the last sync
 
 
 def variable_created(variable: Any) -> None:
-    """See hooks.variable_created."""
+    """Called for each new variable (own_rows.variable_created); records it if it is eager."""
     if not variable._in_graph_mode:
         with _lock:
             _variables[next(_creation_counter)] = variable
@@ -45,11 +50,6 @@ def variable_created(variable: Any) -> None:
 def sync_new_variable(variable: Any) -> None:
     """Synchronizes a variable that all ranks have just created, before anything reads it."""
     _sync_variables(f"start of variable {next(_variable_counter)}", [variable])
-
-
-def _live_variables() -> list[Any]:
-    with _lock:
-        return list(_variables.values())
 
 
 def function_called(graph: Any, captured: Any, eagerly: bool) -> None:
@@ -93,7 +93,7 @@ def checkpoint_restored(checkpoint: Any, path: Any) -> None:
 def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = ()) -> bool:
     """Synchronizes `handles`; returns whether that is complete, and if so records them.
 
-    It is not complete if, on any rank, a variable has no value because a function initializes it in
+    It is not complete if a variable has no value on some rank, because a function initializes it in
     its first call. `trained`: those of `handles` that are known to be trained. They are matched
     separately, so that a variable of the same name, dtype and shape that only one rank has cannot
     be mistaken for one of them.
@@ -112,9 +112,6 @@ def _sync_handles(label: str, handles: Iterable[Any], trained: Iterable[Any] = (
     return complete
 
 
-_synchronized_handles: set[str] = set()
-
-
 def _before_function(graph: Any, captured: Any) -> None:
     """Called when eager code is about to run a traced function that trains."""
     if getattr(busy, "on", False):
@@ -128,7 +125,7 @@ def _before_function(graph: Any, captured: Any) -> None:
 
 
 def _replicas(handles: Iterable[Any]) -> tuple[Any, dict[str, Any]]:
-    """The Replicas (replica_check.py) of the handles that all ranks have; these handles by name."""
+    """(Replicas (replica_check.py) of those handles that all ranks have, these handles by name)."""
     found = {
         c_api.variable_name(*naming.handle_name(handle)): handle
         for handle in handles
@@ -168,7 +165,9 @@ def _before_tape() -> None:
     if _tape_done or getattr(busy, "on", False):
         return
     _tape_done = True
-    _sync_variables(f"start of tape {next(_counter)}", _live_variables())
+    with _lock:
+        existing = list(_variables.values())
+    _sync_variables(f"start of tape {next(_counter)}", existing)
 
 
 def before_optimizer(optimizer: Any, variables: list[Any]) -> None:
@@ -192,9 +191,6 @@ def before_eager_update(optimizer: Any, variables: list[Any]) -> None:
     _compare_eagerly(optimizer, variables)
 
 
-_synchronized_optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-
-
 def _compare_eagerly(optimizer: Any, variables: list[Any]) -> None:
     handles = [getattr(variable, "handle", None) for variable in variables]
     ids = list(map(id, handles))
@@ -203,9 +199,6 @@ def _compare_eagerly(optimizer: Any, variables: list[Any]) -> None:
         known = _replicas(handle for handle in handles if hasattr(handle, "_numpy_internal"))
         _eager_replicas[optimizer] = (known, ids)
     _compare_replicas(*known)
-
-
-_eager_replicas: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:
@@ -217,9 +210,8 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
 def state_changed(what: str, restored: Iterable[Any] | None = None) -> None:
     """Notes that this rank's variables were restored, so that ranks may differ.
 
-    They are synchronized again before the next step, in which all ranks take part. A restore on
-    some ranks only is safe before `fit`, which asks all ranks; a custom loop must restore on all
-    ranks.
+    All ranks synchronize them again before the next step. A restore on some ranks only is safe
+    before `fit`, which asks all ranks; a custom loop must restore on all ranks.
 
     Args:
       what: the call that restored them, for messages.

@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.mpi._src.runtime import c_api, group, hooks
 
-NAMES = "_tf_mpi_names"  # the attribute of an average op with the names of its variables
+NAMES = "_tf_mpi_names"  # the attribute of an average op that holds its variables' names
 
 _users_lock = threading.Lock()
 # By label: the optimizers that average under it, in the order of first use; guarded by _users_lock.
@@ -74,7 +74,8 @@ def _is_eager(tensor: Any) -> bool:
 
 
 def apply_op_created(graph: Any, op: Any) -> None:
-    """See hooks.apply_op_created."""
+    """Declares the variable of `op`, a new Apply op, and numbers the op. Called by
+    apply_ops.apply_op_created."""
     states = [t for t in op.inputs if t.dtype == tf.resource]
     trained = [handle for handle in (external(graph, t) for t in states) if handle is not None]
     if trained and op.inputs[0].dtype == tf.resource:
@@ -102,10 +103,8 @@ def variable_trained(graph: Any, variable: Any) -> str:
 
 def state_name(op: Any) -> str:
     """The name that the kernels use for the variable that `op` creates in a graph."""
-    if op.type == "VarHandleOp":
-        shared = op.get_attr("shared_name").decode()
-        return shared or str(op.name)
-    return str(op.name)
+    shared = op.get_attr("shared_name").decode() if op.type == "VarHandleOp" else ""
+    return shared or str(op.name)
 
 
 def state_keys(op: Any) -> list[str]:
@@ -143,10 +142,11 @@ def _mark(graph: Any, trained: list[Any]) -> None:
 
 
 def function_first_called(graph: Any, captured: Any) -> None:
-    """Handles a function whose Apply ops come from a SavedModel or an imported graph.
+    """Called before the first call of a function.
 
-    apply_op_created has not seen these ops, so all captured variables are declared, in an order
-    that is the same on every rank that has loaded the same function.
+    apply_op_created has not seen Apply ops that come from a SavedModel or an imported graph. If the
+    function has such ops, declares all captured variables, in an order that is the same on every
+    rank that has loaded the same function.
     """
     graph._tf_mpi_seen = True
     if hasattr(graph, "_tf_mpi_trained") or not _holds_apply_op(graph):
@@ -248,7 +248,7 @@ def _number_occurrence(graph: Any, op: Any) -> None:
         op._set_attr("_tf_mpi_occurrence", tf.compat.v1.AttrValue(i=counts[key]))
     updates = noted(graph, "_tf_mpi_updates", dict).setdefault(key[1], [])
     updates.append(op)
-    # They may run in any order, so their kernels must not divide the rows among the ranks and copy
-    # the results: another update may still have to change those rows.
+    # A variable's updates may run in any order, so their kernels must not divide the rows among the
+    # ranks and copy the results: another update may still have to change those rows.
     for update in updates[-2:] if len(updates) > 1 else ():
         update._set_attr("_tf_mpi_one_of_many", tf.compat.v1.AttrValue(b=True))

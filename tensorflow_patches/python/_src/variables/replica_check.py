@@ -33,7 +33,7 @@ _MIN_BYTES, _FIRST_BYTES = 2**20, 2**28  # per check
 _BLOCK = 2**16  # bytes per hash when locating a difference
 _HEADER = 5  # numbers before the hashes in a rank's row: see _begin
 
-# Returns the values of a set's variables, in its order, as arrays that share memory if possible.
+# Returns the values of a set's variables, in its order, not copied if possible.
 Read = Callable[[], Sequence[Any]]
 
 _lock = threading.Lock()
@@ -50,7 +50,7 @@ class Replicas:
     steps: int = 0  # steps begun since the script last synchronized them
     script_syncs: int = 0  # _script_syncs at that time
     other_threads: bool = False  # whether other threads of this rank have taken steps
-    concurrent: bool = False  # whether those of any rank have; then nothing is compared any more
+    concurrent: bool = False  # whether any rank's other threads have; then nothing is compared
     agreed: int = 0  # the step of the last check that found no difference
     start: int = 0  # the offset at which the next check begins, in bytes over all variables
     limit: int = _FIRST_BYTES  # how many bytes it hashes if _is_limited()
@@ -91,7 +91,7 @@ def before_step(replicas: Replicas | None, read: Read) -> None:
         if replicas.under_way is not None:
             _end(replicas, read)
         if replicas.script_syncs != _script_syncs:
-            # Before that, the ranks may have taken different numbers of steps.
+            # Before the script synchronized them, ranks may have taken different numbers of steps.
             replicas.script_syncs, replicas.steps, replicas.start = _script_syncs, 1, 0
             replicas.limit = _FIRST_BYTES
         if replicas.steps % _check_interval() == 0 and not replicas.concurrent:
@@ -131,7 +131,8 @@ def _begin(replicas: Replicas, read: Read) -> None:
 
 
 def _hashes(arrays: Sequence[Any], start: int, limit: int) -> list[tuple[int, int]]:
-    """For each array, the hash and size of its part of the bytes [start, start + limit) of all."""
+    """For each array, the hash and size of its bytes that are in [start, start + limit) of all
+    arrays, one after another."""
     found, before = [], 0
     for array in arrays:
         begin = min(max(start - before, 0), array.nbytes)
@@ -172,12 +173,12 @@ def _end(replicas: Replicas, read: Read) -> None:
 
 
 def _message(replicas: Replicas, variable: int, gathered: Any, read: Read) -> str:
-    """The error for the variable at this index; collective."""
+    """The error for the variable at this index. Collective."""
     ranks = [int(rank) for rank in gathered[:, 0]]
     by_hash = collections.defaultdict(list)
     for rank, value in zip(ranks, gathered[:, _HEADER + variable]):
         by_hash[int(value)].append(rank)
-    groups = sorted(by_hash.values(), key=lambda group: (-len(group), group))
+    groups = sorted(by_hash.values(), key=lambda equal: (-len(equal), equal))
     most, fewest = groups[0], groups[-1]
     name = replicas.names[variable]
     if len(most) == len(fewest):
@@ -206,11 +207,12 @@ def _first_difference(label: str, array: Any, one: int, other: int) -> str:
     block = next((i for i, (a, b) in enumerate(zip(hashes[one], hashes[other])) if a != b), None)
     if block is None:
         return ""
-    mine = flat[block * _BLOCK // flat.itemsize : (block + 1) * _BLOCK // flat.itemsize]
+    begin = block * _BLOCK // flat.itemsize
+    mine = flat[begin : (block + 1) * _BLOCK // flat.itemsize]
     found = dict(control_plane.gather(f"{label} block", group.rank, [mine.view(np.uint8)]))
     a, b = (found[rank][0].view(flat.dtype) for rank in (one, other))
-    bits = (a.view(np.uint8) != b.view(np.uint8)).reshape(len(a), -1).any(axis=1)
-    first = int(np.argmax(bits))
-    index = np.unravel_index(block * _BLOCK // flat.itemsize + first, np.shape(array))
+    differs = (a.view(np.uint8) != b.view(np.uint8)).reshape(len(a), -1).any(axis=1)
+    first = int(np.argmax(differs))
+    index = np.unravel_index(begin + first, np.shape(array))
     element = f"element {[int(i) for i in index]}" if np.ndim(array) else "it"
     return f": {element} is {b[first]!s} on rank {other}, and {a[first]!s} on rank {one}"

@@ -16,9 +16,8 @@ from tensorflow.mpi._src.messaging import control_plane
 from tensorflow.mpi._src.runtime import c_api, group, log
 from tensorflow.mpi._src.variables import large_variables, naming
 
-# Parts of the names of variables that hold the state of random number generators. These are not
-# synchronized: seeds that the ranks share keep them equal; with TF_MPI_SHARD=off they differ on
-# purpose (keras/generators.py).
+# Parts of the names of random generators' variables, which are not synchronized: seeds that the
+# ranks share keep them equal; with TF_MPI_SHARD=off they differ on purpose (keras/generators.py).
 _RANDOM_STATE = ("StateVar", "seed_generator_state")
 
 on_all_ranks: set[str] = set()  # handle names of synchronized variables, which every rank has
