@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import re
 import threading
 import types
@@ -206,13 +207,18 @@ def test_a_thread_that_trains_and_fails_is_named(monkeypatch):
 def test_ranks_name_the_one_that_ended_them(engine, monkeypatch):
     ends = engine.ends
     said: list[str] = []
-    monkeypatch.setattr(ends.log, "say", said.append)
     error = RuntimeError("rank 1/2 has stopped: ValueError: no such file")
     hook = ends.noting_uncaught(None)
-    # A thread of its own: as when the interpreter calls it, no frame of a script is below.
-    thread = threading.Thread(target=hook, args=[RuntimeError, error, None])
-    thread.start()
-    thread.join()
+    ended = threading.Event()
+
+    def log_ended(line: str) -> None:
+        said.append(line)
+        ended.set()
+
+    monkeypatch.setattr(ends.log, "say", log_ended)
+    # As when the interpreter calls it, no frame of a script or a threading.Thread is below.
+    _thread.start_new_thread(hook, (RuntimeError, error, None))
+    assert ended.wait(60)
     assert said == ["ends, because rank 1/2 has stopped: ValueError: no such file"]
 
 
@@ -222,6 +228,10 @@ def test_a_script_that_only_shows_an_exception_has_not_failed(engine, monkeypatc
     monkeypatch.setattr(ends, "_thread_failure", None)
     shown: list[Any] = []
     error = RuntimeError("no upload today")
-    ends.noting_uncaught(lambda *args: shown.append(args))(RuntimeError, error, None)
-    assert shown == [(RuntimeError, error, None)]
+    hook = ends.noting_uncaught(lambda *args: shown.append(args))
+    hook(RuntimeError, error, None)
+    thread = threading.Thread(target=hook, args=[RuntimeError, error, None])
+    thread.start()
+    thread.join()
+    assert shown == 2 * [(RuntimeError, error, None)]
     assert ends.failure() is None and ends.exit_code() == 0

@@ -116,15 +116,18 @@ def _explained(error: BaseException) -> str:
 
 
 def noting_uncaught(previous: Any) -> Any:
-    """Wraps sys.excepthook. A script may call it, too, to show an exception that it has caught:
-    then the main module's frame is the outermost."""
+    """Wraps sys.excepthook. A script may call it, too, to show an exception that it has caught, or
+    with which a thread that does not train has ended: then the outermost frame is that of the main
+    module or the thread."""
 
     def hook(kind: Any, error: BaseException, traceback: Any) -> None:
         global _uncaught
         frame = sys._getframe()
         while frame.f_back is not None:
             frame = frame.f_back
-        if frame.f_code.co_name in _BEGINNINGS:
+        outermost = frame.f_code.co_name
+        in_thread = outermost == "_bootstrap" and not getattr(_thread, "trains", False)
+        if outermost in _BEGINNINGS or in_thread:
             return previous(kind, error, traceback)
         _uncaught = error
         cause = reasons.another_ranks_failure(error)
