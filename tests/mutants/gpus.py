@@ -118,15 +118,16 @@ GPUS: tuple[Mutation, ...] = (
     ),
     _gpu(
         "direct_event", "the event of a reduction is not recorded", _DIRECT,
-        "status = gpu_->Record(one.event, stream_);", "",
+        "Status status = gpu_->Record(one.event, stream_);", "Status status;",
     ),
     _gpu(
         "direct_weights", "a weight is read before it has arrived", _DIRECT,
-        "status = Await(read_, entries[0].request->name, deadline);", "(void)deadline;",
+        "TFMPI_RETURN_IF_NOT_OK(AwaitWeights(entries[0].request->name, deadline));",
+        "(void)deadline;",
     ),
     _gpu(
         "direct_read", "the event of the weights is not recorded", _DIRECT,
-        "Status status = gpu_->Record(read_, stream_);", "Status status;",
+        "TFMPI_RETURN_IF_NOT_OK(gpu_->Record(read_, stream_));", "",
     ),
     _gpu(
         "direct_buffers", "fusion buffers are never freed", _DIRECT,
@@ -241,17 +242,17 @@ GPUS += (
     ),
     _nccl(
         "end", "ranks end without finalizing together",
-        "int result = failed_ ? kNcclInProgress : nccl_.CommFinalize(comm_);",
-        "int result = failed_ ? kNcclInProgress : kNcclSuccess;",
+        "const int started = nccl_.CommFinalize(comm_);",
+        "const int started = kNcclSuccess;",
     ),
     _nccl(
         "last", "a communicator is destroyed before all ranks have finished",
-        "    if (!failed_) result = Settle(result, Clock::now() + kFinalizeTimeout);\n",
-        "    if (result == kNcclInProgress && !failed_) result = kNcclSuccess;\n",
+        "finalized = Settle(started, Clock::now() + kFinalizeTimeout) == kNcclSuccess;",
+        "finalized = started == kNcclSuccess || started == kNcclInProgress;",
     ),
     _nccl(
         "patience", "waiting for ranks that never finish has no limit",
-        "Settle(result, Clock::now() + kFinalizeTimeout)", "Settle(result, TimePoint::max())",
+        "Settle(started, Clock::now() + kFinalizeTimeout)", "Settle(started, TimePoint::max())",
     ),
     _nccl(
         "once", "a communicator is aborted twice",
