@@ -1,10 +1,13 @@
 // How the coordinator uses what ranks report about their waits: it continues without the gradients
 // of a rank that has none to contribute, and ends a group whose ranks wait for one another.
 //
-// A report holds until the rank reports something else, announces a request that its script waits
-// for (if it was idle: any request), or is sent what may end the wait: the answer to its request; a
-// post, if it waits for a file; any answer, if it was idle. Posts and answers are counted, so that
-// the coordinator recognizes a report that was sent before one of them arrived.
+// A report holds until the rank reports something else or announces a request that its script waits
+// for, and at most until the rank is sent what may end its wait:
+//   blocked in a request   the answer to that request
+//   waits for a file       a post
+//   idle                   any answer; also ends when the rank announces any request
+// Posts and answers are counted, so that the coordinator recognizes a report that was sent before
+// one of them arrived.
 
 #include <algorithm>
 #include <utility>
@@ -78,7 +81,8 @@ std::vector<const Coordinator::Pending*> Coordinator::WaitsIn(int rank) const {
   return found;
 }
 
-// Whether `rank` waits for a rank of `stuck` in any request: a step needs all of its requests.
+// Whether `rank` waits for a rank of `stuck` in at least one request. One is enough, since a step
+// needs all of its requests.
 bool Coordinator::WaitsForAny(int rank, const std::vector<bool>& stuck) const {
   if (peers_[rank].joined) return false;
   const std::vector<const Pending*> waits = WaitsIn(rank);
@@ -144,8 +148,8 @@ std::string Coordinator::DescribeDeadlock(const std::vector<bool>& stuck) const 
     text += "; and " + std::to_string(described - kMaxRanksDescribed) + " more";
   }
   return text +
-         ". All ranks must take the same steps in the same order: make sure that this depends "
-         "neither on the rank nor on how much data it has";
+         ". All ranks must take the same steps in the same order: make sure that these depend "
+         "neither on the rank nor on how much data the rank has";
 }
 
 }  // namespace tfmpi

@@ -105,7 +105,7 @@ bool ResponsePredictor::Fits(const ReadyList& ready_list) const {
       return std::binary_search(predicted.sorted.begin(), predicted.sorted.end(), id_of(item));
     });
   };
-  // Announced names are distinct, and each is announced under the kind it is known by.
+  // Counting is enough: no name is announced twice, and a gather is never in `ready`.
   const auto ready = count(ready_list.ready, [](NameId id) { return id; });
   const auto gathers = count(ready_list.gathers, [](const KnownGather& one) { return one.id; });
   return static_cast<size_t>(ready + gathers) == predicted.sorted.size();

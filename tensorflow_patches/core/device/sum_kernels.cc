@@ -74,7 +74,7 @@ class Kernel {
     Line(".reg .b32 %block, %threads, %thread, %blocks, %t, %odd;");
     Line(".reg .b16 %low, %high;");
     Line(".reg .f32 %x;");
-    Line(".reg .f64 %wide;");
+    Line(".reg .f64 %double;");
     for (size_t lane = 0; lane < 2; ++lane) {
       Line(std::string(".reg .") + real() + " " + Of("%sum", lane) + ";");
     }
@@ -90,8 +90,8 @@ class Kernel {
         Line(std::string(".reg .") + bits() + " " + Of("%w", k, word) + ";");
       }
       Line("ld.param.u64 " + Of("%source", k) + ", [" + Of("source", k) + "];");
-      Line("ld.param.f64 %wide, [" + Of("scale", k) + "];");
-      Line((is_double() ? "mov.f64 " : "cvt.rn.f32.f64 ") + Of("%scale", k) + ", %wide;");
+      Line("ld.param.f64 %double, [" + Of("scale", k) + "];");
+      Line((is_double() ? "mov.f64 " : "cvt.rn.f32.f64 ") + Of("%scale", k) + ", %double;");
     }
     Line("mov.u32 %block, %ctaid.x;");
     Line("mov.u32 %threads, %ntid.x;");
@@ -128,7 +128,7 @@ class Kernel {
   // Multiplies and adds one lane of a word of source k.
   void Add(size_t k, size_t word, size_t lane) {
     const std::string sum = Of("%sum", lane);
-    const std::string value = is_double() ? "%wide" : "%x";
+    const std::string value = is_double() ? "%double" : "%x";
     Widen(Of("%w", k, word), lane, value);
     const std::string factors = value + ", " + Of("%scale", k);
     if (k == 0) {

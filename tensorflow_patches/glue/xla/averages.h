@@ -29,7 +29,8 @@ class Averages : public tensorflow::ResourceBase {
   std::vector<Rows> rows;  // the averages of sparse gradients
 };
 
-// For the computation that is being compiled: returns a reference, which the caller must release.
+// Of the computation that is being compiled. Returns a reference, which the caller must release.
+// Defined in compiled_average.cc.
 absl::StatusOr<Averages*> AveragesOf(tensorflow::OpKernelContext* context,
                                      xla::XlaBuilder* builder);
 

@@ -117,8 +117,8 @@ XLA_FFI_DEFINE_HANDLER(kAverageOnGpuHandler, AverageOnGpu,
                            .Attr<int64_t>("num_sparse")
                            .Attr<int64_t>("duplicates"));
 
-// Zeroes the rows of a sparse gradient after the first `found`, an int64. EmitZeroUnusedRows
-// (compiled_average.cc) determines the shapes and dtypes.
+// Zeroes the unused rows of a sparse gradient. `found`, one int64: the number of used rows, which
+// come first. EmitZeroUnusedRows (compiled_average.cc) determines the shapes and dtypes.
 ffi::Error ZeroUnusedRows(ffi::AnyBuffer values, ffi::AnyBuffer found,
                           ffi::Result<ffi::AnyBuffer> result) {
   const size_t bytes = values.size_bytes();
@@ -135,6 +135,7 @@ XLA_FFI_DEFINE_HANDLER(
     kZeroHandler, ZeroUnusedRows,
     ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
 
+// Mirror::Return has zeroed them already: only copies.
 ffi::Error ZeroUnusedRowsOnGpu(void* stream, ffi::AnyBuffer values, ffi::AnyBuffer /*found*/,
                                ffi::Result<ffi::AnyBuffer> result) {
   return ToFfi(CopyValuesOnStream(stream, Operand(values), Operand(*result)));

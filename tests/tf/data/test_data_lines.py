@@ -177,8 +177,11 @@ def test_an_error_of_another_rank_names_that_rank(feeds):
     """It has the same type if possible, and says which rank had it."""
     failures = feeds.streams.failures
     message = failures._message(ValueError("no such file"))
-    for before in ([], [0]):  # alone, or after the end of another rank's data
-        text = failures._decode_failure(np.concatenate([np.array(before, np.uint8), message]))
+    ended = np.zeros(1, np.uint8)  # the end of another rank's data
+    words = message.view(np.int64)
+    numbers = [np.concatenate([words, np.zeros(others, np.int64)]) for others in range(8)]
+    for gathered in (message, np.concatenate([ended, message]), *numbers):
+        text = failures._decode_failure(gathered)
         assert text.decode().startswith("rank 0/1 has stopped: ValueError: no such file")
 
 

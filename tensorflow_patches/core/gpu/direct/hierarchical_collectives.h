@@ -1,12 +1,12 @@
-// Reductions that send each byte out of its node once: the GPUs of a node reduce among themselves,
-// each rank's share goes between the nodes through the hosts, and the GPUs distribute the result.
+// Reductions in which a rank exchanges only its share with other nodes: the GPUs of a node reduce
+// among themselves, the hosts exchange the shares, and the GPUs distribute the result.
 //
-//   GPUs of a node    reduce-scatter | reduced .............. | landed | allgather
-//   this rank                   ended? | share -> host, rail, host -> share |
+//   GPUs of a node         reduce-scatter | reduced_ ..................... wait landed | allgather
+//   communication thread                    await reduced_ | share -> host, rail, host -> share
 //
 // If the number of elements is not a multiple of the node's ranks, a few are left at the end: all
-// ranks of the node reduce them, and each sends the result along with its share. It is the same on
-// each rail, so all ranks get the same bits.
+// ranks of the node reduce them, and each sends these sums along with its share. Every rail reduces
+// the same sums, so all ranks get the same bits.
 //
 // Communication thread only; it waits for the GPU once per reduction, and for the rail. Nothing on
 // a GPU waits for another node, so the transport detects the death of a rank there.

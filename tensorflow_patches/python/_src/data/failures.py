@@ -49,14 +49,16 @@ class Exchanges:
         self._got = 0  # how many elements it has exchanged
         _live.add(self)
 
-    def name(self, dataset: Any, dtype: Any, ends_with_error: bool = False) -> Any:
-        """(name of the iterator, element) for each element of `dataset`; ranks gather `dtype`s.
+    def with_names(self, dataset: Any, dtype: Any, ends_with_error: bool = False) -> Any:
+        """(name of the iterator, element) for each element of `dataset`.
 
         The name is drawn first, so that an error before the first element is reported, too.
 
         Args:
-          ends_with_error: after an error, every request fails, even of a thread that reads ahead,
-            instead of starting again. The caller must call `got` after each exchanged element.
+          dtype: of what the ranks gather.
+          ends_with_error: once an element has failed, so does every later get_next, also that of a
+            thread that reads ahead; the iterator does not begin anew. The caller must call `got`
+            after each exchanged element.
         """
         self._dtype = dtype
 
@@ -172,8 +174,9 @@ def _message(error: BaseException) -> Any:
 def raise_if_failed(gathered: Any) -> Any:
     """`gathered`, int64 or bytes; raises if it contains the error of a rank.
 
-    Of bytes only the end is examined, which is enough if at most one rank sends data. Otherwise the
-    caller must find the error, and call passed_or_raise (python_batches.py).
+    Of bytes only the end is examined, which is enough if at most one rank sends data: before an
+    error, the others send nothing or one byte (packing.END). Otherwise the caller must find the
+    error, and call passed_or_raise (python_batches.py).
     """
     if gathered.dtype == tf.int64:
         return passed_or_raise(tf.reduce_any(gathered == _MAGIC), gathered)
@@ -197,8 +200,9 @@ def passed_or_raise(failed: Any, gathered: Any, start: Any = 0) -> Any:
 
 
 def _decode_failure(gathered: Any) -> bytes:
+    data = gathered.view(np.uint8)
     # Another rank's packing.END, one byte, may precede the message.
-    words = gathered[len(gathered) % _WORD :].view(np.int64)
+    words = data[len(data) % _WORD :].view(np.int64)
     end = int(np.argmax(words == _MAGIC))
     text = words[: end - 1].tobytes()[-words[end - 1] :]
     rank, kind, reason = json.loads(text)

@@ -286,7 +286,7 @@ class Batches:
             )
 
         self._starts = failures.Exchanges(f"{label} begins")
-        start = self._starts.name(tf.data.Dataset.from_tensors(0), np.int64)
+        start = self._starts.with_names(tf.data.Dataset.from_tensors(0), np.int64)
         mine = input_stats.mark_counted(batch_shard.map_on_request(start, begin).flat_map(own))
         turns = batch_shard.map_on_request(streams.named(mine, label), checked)
         return turns.flat_map(batches)

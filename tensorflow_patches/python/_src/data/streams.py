@@ -217,7 +217,7 @@ def _from_rank_0(dataset: Any, label: str, what: str, spec_of_rank_0: str) -> An
                 return tf.identity(from_rank_0)
         return from_rank_0
 
-    elements = exchanges.name(to_send, np.uint8, ends_with_error=has_effects)
+    elements = exchanges.with_names(to_send, np.uint8, ends_with_error=has_effects)
     elements = batch_shard.map_on_request(elements, received)
     elements = elements.take_while(lambda packed: packed[0] != packing.END)
     return batch_shard.map_on_request(elements, lambda packed: packing.unpack(spec, packed))
@@ -326,7 +326,7 @@ def every_nth(dataset: Any, drop_remainder: bool) -> Any:
 
 def named(dataset: Any, label: str, dtype: Any = np.uint8) -> Any:
     """(name of the allgather of `dtype`s for an element, element): see failures.Exchanges."""
-    return failures.Exchanges(label).name(dataset, dtype)
+    return failures.Exchanges(label).with_names(dataset, dtype)
 
 
 def gather(vector: Any, name: Any) -> Any:

@@ -2,9 +2,8 @@
 
 The function divides the sum of a replica's losses by the global batch size; tf.distribute adds the
 results over the replicas. Ranks average instead. So if TF_MPI_SHARD=dataset has divided a dataset,
-the loss is multiplied by the number of ranks, and counts as a mean. In a loop over
-tf.mpi.shard(dataset) it is not: there global_batch/loop_losses.py warns of the sum, except in eager
-code.
+the loss is multiplied by the number of ranks, and counts as a mean. After tf.mpi.shard(dataset) the
+loss is left as it is, and global_batch/loop_losses.py warns of the sum, except in eager code.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ def on_part(construct: Any) -> Any:
 
 
 def watching(construct: Any) -> Any:
-    """Wraps KerasSequenceAdapter.__init__, which reads a batch to find its structure."""
+    """Wraps KerasSequenceAdapter.__init__, which reads a batch to find its structure: watches what
+    making that batch changes, and gives the adapter its python_batches.Batches."""
 
     def init(self: Any, x: Any, *args: Any, **kwargs: Any) -> None:
         if not feeds.takes_parts():
@@ -129,7 +130,8 @@ def _take_shard(handler: Any, steps_per_epoch: int | None) -> None:
 
 
 def _step(spec: Any) -> plan.Step | None:
-    """The step for batches of `spec`; first creates variables, except for predict."""
+    """The step for batches of `spec`. First creates the model's variables, except for predict;
+    those of metrics follow in _take_shard."""
     call = calls.innermost()
     if call is None or group.size == 1:
         return None
@@ -165,18 +167,19 @@ def _array_sizes(adapter: Any) -> set[int] | None:
     return sizes | ({int(partial)} if partial else set())
 
 
-def _build_states(model: Any, shard: Any) -> None:
-    """Creates the variables that tf_keras would create while it traces the first step.
+def _build_states(model: Any, spec: Any) -> None:
+    """Creates the variables that tf_keras would create while it traces the first step; those of
+    metrics only if `spec`, of the batches or the shards, is of MaybeShards.
 
     Otherwise each rank would use its own values in a model that evaluate or predict builds, and a
-    step that must leave metrics unchanged would not know their values.
+    step that restores the metrics afterwards could not save their values before.
     """
-    data = batch_shard.data_of(shard)
+    data = batch_shard.data_of(spec)
     call = calls.innermost()
     if not model.built and call is not None and call.kind != "fit":
         _try(model, lambda given: model(_inputs(given), training=False), data)
     metrics = getattr(model, "compiled_metrics", None)
-    if not isinstance(shard, batch_shard.MaybeShard) or metrics is None or call is None:
+    if not isinstance(spec, batch_shard.MaybeShard) or metrics is None or call is None:
         return
     loss, builds_loss = model.compiled_loss, _builds_loss(model, call)
     loss_built = loss.built
@@ -189,7 +192,8 @@ def _build_states(model: Any, shard: Any) -> None:
 
 def _builds_loss(model: Any, call: Any) -> bool:
     """Whether the step builds the metric "loss". A step of the script's own, in a model compiled
-    without a loss, does not, and the metric's 0 would replace the loss that the step returns."""
+    without a loss, does not; if the metric existed, its 0 would replace the loss that the step
+    returns."""
     name = plan.STEPS[calls.used_by(call)]
     stock = getattr(hooking.used("tf_keras.src.engine.training:Model"), name)
     return model.compiled_loss._user_losses is not None or getattr(type(model), name) is stock
