@@ -204,6 +204,15 @@ def test_the_removal_of_a_backup_is_named(monkeypatch, name):
     assert path(backup, logs={}) == "/tmp/backup (end of training)"
 
 
+@pytest.mark.parametrize("paths", [("a",), ("a", None, "b")])
+def test_an_error_of_the_system_keeps_its_paths(monkeypatch, paths):
+    failures = load("tensorflow.mpi._src.files.failures")
+    monkeypatch.setattr(failures, "_create", lambda kind, _, args: kind(*args))
+    error = OSError(errno.EXDEV, "Invalid cross-device link", *paths)
+    again = failures.decode(failures.describe(error), RuntimeError("rank 0 could not save"))
+    assert str(again) == str(error)
+
+
 def test_a_failure_that_cannot_be_created_here_is_its_cause(monkeypatch):
     failures = load("tensorflow.mpi._src.files.failures")
     monkeypatch.setitem(sys.modules, "tensorflow.python.framework", mock.MagicMock())

@@ -19,6 +19,8 @@ def describe(error: BaseException) -> str:
     args = list(error.args)
     if isinstance(error, OSError) and len(args) == 2 and error.filename is not None:
         args.append(str(error.filename))
+        if error.filename2 is not None:
+            args += [None, str(error.filename2)]
     if not args or not all(isinstance(value, (str, int, type(None))) for value in args):
         args = [_text(error)]
     args = [value[:_MAX_TEXT] if isinstance(value, str) else value for value in args]
