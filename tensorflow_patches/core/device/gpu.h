@@ -30,8 +30,8 @@ using GpuEvent = struct GpuEventHandle*;    // a CUevent
 // A handle by which another process opens memory. Sent as bytes.
 struct GpuHandle {
   char bytes[64];
-  uint64_t process[2];  // random, of the owner: a process opens its own memory without CUDA
-  uint64_t address;     // in the owner
+  uint64_t process[2];  // a random number of the process that owns the memory
+  uint64_t address;     // in that process, which opens its own memory by it, without CUDA
 };
 
 // Our own kernel, which sums the data of several ranks on one GPU.

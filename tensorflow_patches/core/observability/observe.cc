@@ -86,8 +86,8 @@ RankEvents OwnEvents(const Topology& topology, const Observation& observation) {
   return {topology.rank, HostName(), observation.clock_offset, CopyEvents()};
 }
 
-// Appends every rank's `own` to rank 0's `all`, in rank order. Collective. One at a time, since the
-// other ranks receive them, too, and drop each.
+// Appends every rank's `own` to rank 0's `all`, in rank order. Collective. Broadcasts one string
+// after another, so that the other ranks, which receive them, too, hold one at a time.
 Status GatherStrings(Transport* transport, const std::string& own, TimePoint deadline,
                      std::vector<std::string>* all) {
   const Topology& topology = transport->topology();

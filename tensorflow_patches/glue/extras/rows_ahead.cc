@@ -10,8 +10,8 @@ using tensorflow::Tensor;
 
 namespace {
 
-// Bytes per block. In wide rows the processor prefetches by itself, and more data would evict what
-// was read first.
+// A larger block is not touched: its rows are wide, so the processor prefetches by itself, and more
+// data would evict what was read first.
 constexpr int64_t kMaxTouchedBytes = 256 << 10;
 
 template <typename Index>

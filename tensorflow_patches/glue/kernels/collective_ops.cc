@@ -116,7 +116,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
     request.purpose = Purpose::kScript;
     request.input = Data(tensor);
     OP_REQUIRES_OK_ASYNC(context, Prepare(context, tensor, &request), done);
-    const std::string what = "'" + request.name + "' was exchanged";
+    const std::string what = "'" + request.name + "' was exchanged";  // "cancelled before ..."
     auto group = RequestGroup::OfKernel(engine, context);
     group->Add(std::move(request));
     RequestGroup::Submit(std::move(group), what,
@@ -209,7 +209,7 @@ class BroadcastKernel : public CollectiveKernel {
     request->signature.kind = OpKind::kBroadcast;
     request->signature.root = static_cast<int32_t>(root_);
     TF_RETURN_IF_ERROR(OutputLikeInput(context, tensor, request));
-    if (tensor.TotalBytes() != 0) {  // in place; on ranks other than the root, overwritten
+    if (tensor.TotalBytes() != 0) {  // in place; only the root's is used
       std::memcpy(request->output, request->input, tensor.TotalBytes());
     }
     return absl::OkStatus();

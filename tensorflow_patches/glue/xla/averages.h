@@ -21,7 +21,7 @@ class Averages : public tensorflow::ResourceBase {
   struct Rows {
     xla::XlaOp values;   // with zeros in the unused capacity
     xla::XlaOp indices;  // distinct if duplicates are summed; -1 in the unused capacity
-    xla::XlaOp written;  // the same values, but undefined in the unused capacity
+    xla::XlaOp written;  // as the call wrote them: undefined in the unused capacity
   };
 
   std::string DebugString() const override { return "averages"; }

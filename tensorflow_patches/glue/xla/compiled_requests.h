@@ -20,8 +20,8 @@ struct CallPlan {
   std::vector<std::string> sparse_names;     // the names of the sparse gradients
   std::shared_ptr<const AveragePlan> dense;  // null without dense gradients
 
-  // Whether it fits these operands, whose dtypes and shapes are static: two programs may use the
-  // same names.
+  // Whether the plan is for the dtypes and shapes of `operands`. Plans are kept by names, which two
+  // programs may share.
   bool Fits(const Operands& operands) const;
 };
 

@@ -195,7 +195,8 @@ void StagedReduction::ReadScales(const Slot& slot, const Chunk& chunk, Work* wor
 }
 
 Status StagedReduction::Exchange(const Slot& slot, const Chunk& chunk, const Work& work) {
-  // After this exchange the others may reuse what the copies of slot.before read; see PinnedRing.
+  // When the exchange has ended, the others may reuse what the copies of slot.before read, so these
+  // must have ended (PinnedRing).
   for (const std::unique_ptr<Lane>& lane : ring_.lanes()) {
     if (ring_.shared() == nullptr) break;
     TFMPI_RETURN_IF_NOT_OK(Await(lane->gpu, lane->landed[slot.before], work));
@@ -253,7 +254,7 @@ Status StagedReduction::Reduce(const Slot& slot, const Chunk& chunk, const Work&
   return transport_->Allreduce(slot.wire, slot.wire, reduction, work.deadline);
 }
 
-// Calls `take(source, offset, bytes)` for each contiguous run of the `bytes` bytes at `begin` of a
+// Calls `take(source, offset, length)` for each contiguous run of the `bytes` bytes at `begin` of a
 // chunk's result: with shared slots, each rank's share is in that rank's slot. `offset` counts from
 // `begin`.
 template <typename Take>

@@ -27,8 +27,8 @@ _LOCK_FILE = "appends"
 _LOCK_SECONDS = 5.0  # a rank that is stopped may hold the lock
 _POLL_SECONDS = 0.001
 
-# Guards writes and the state of this module. It is the journal's, because a finalizer may append
-# while its thread holds that: with two locks, threads could wait for each other.
+# Guards writes and the state of this module. It is the journal's lock: a finalizer may append while
+# its thread holds the journal's, so with two locks two threads could wait for each other.
 _lock = journal.lock
 # By path: how often this rank has truncated, renamed or removed it.
 _truncations: collections.Counter[str] = collections.Counter()
@@ -62,8 +62,8 @@ class Raw(io.FileIO):
             known = name, status.st_ino, _truncations[name]
             file = _files.get(known)
             if file is None or file.end > status.st_size:
-                # The first rank to open this file publishes its size. A new file may have an old
-                # inode, so the key contains how often a file has been begun at this path.
+                # The first rank to open this file publishes its size. A new file may have the inode
+                # of a removed one, so the key contains how many files have been begun here with it.
                 begun = journal.times_published(_begun(name, status))
                 key = f"append {begun} {status.st_ino} {name}"
                 size = min(int(journal.publish(key, str(status.st_size))[0]), status.st_size)
@@ -167,9 +167,9 @@ def renamed(path: str, now: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone_on_node() -> Iterator[None]:
-    """Keeps other threads and other ranks of the node from appending, from placing a file, and from
-    making or renaming paths (shared_calls.py), except by shutil.move. After _LOCK_SECONDS it
-    continues without the ranks' lock. May be nested."""
+    """Keeps other threads and other ranks of the node from appending, from moving a finished file
+    into place (atomic.py), and from making, renaming or removing paths, except by the calls in
+    shared_calls._LONG. After _LOCK_SECONDS it continues without the ranks' lock. May be nested."""
     global _is_alone, _lock_file
     with _lock:
         if _is_alone:

@@ -26,10 +26,10 @@ Rule = Callable[[Node], Dependence]
 
 
 def moves(moved: int = 0) -> Callable[[Rule], Rule]:
-    """Decorates a rule for ops whose input `moved` has samples.
+    """Decorates a rule for ops that rearrange input `moved`. Called if that input has samples.
 
-    The other inputs, such as shapes, may depend on the number of samples only. If input `moved` has
-    no samples, the output depends as it does if the others are constant, and is UNKNOWN otherwise.
+    Otherwise the output has that input's dependence if the other inputs are constant; else it is
+    UNKNOWN. The others, such as shapes, may depend on the number of samples only.
     """
 
     def decorate(rule: Rule) -> Rule:
@@ -69,7 +69,8 @@ def reshape(node: Node) -> Dependence:
         return dep.but()
     if dep.mask:
         return MIXED
-    # In row-major order, the elements are `first` runs over all samples, before and after.
+    # In row-major order, the elements pass through all samples `first` times; a reshape does not
+    # change that.
     first = sizes.product(before[: dep.axis])
     if not (dep.same and dep.any_layout):
         first *= dep.outer
@@ -78,10 +79,10 @@ def reshape(node: Node) -> Dependence:
         inner = size / (outer * node.size) if outer.factor else outer
         if outer.is_whole and inner.is_whole and inner.factor:
             return dep.but(axis=axis, outer=outer, inner=inner)
-    return UNKNOWN if _is_lost(before + after) else MIXED
+    return UNKNOWN if _has_unknown_size(before + after) else MIXED
 
 
-def _is_lost(numbers: Sequence[Number]) -> bool:
+def _has_unknown_size(numbers: Sequence[Number]) -> bool:
     return any(one.power in ("unknown", None) for one in numbers)
 
 
@@ -156,8 +157,8 @@ def concat(node: Node) -> Dependence:
     layout = rows[0]
     if any(one.is_index for one in rows):
         return MIXED if axis[0] % rank == layout.axis else _with_indices(deps, layout.axis)
-    same_layout = len({(one.axis, one.power, one.over, one.mask, one.base) for one in rows}) == 1
-    if len(rows) < len(deps) or not same_layout:
+    same_form = len({(one.axis, one.power, one.over, one.mask, one.base) for one in rows}) == 1
+    if len(rows) < len(deps) or not same_form:
         return UNKNOWN if all(one.is_plain for one in deps) else MIXED
     if layout.axis < 0:
         return layout.but(same=False)
@@ -167,7 +168,7 @@ def concat(node: Node) -> Dependence:
 
 
 def _stacked_samples(rows: list[Dependence], axis: int) -> Dependence:
-    """Pack or concatenation of inputs whose samples have the same layout."""
+    """Pack or concatenation of samples, of one form except perhaps for outer and inner."""
     layout = common_layout(*rows)
     return MIXED if layout is None else layout.but(axis=axis, same=all(one.same for one in rows))
 
@@ -180,15 +181,16 @@ def _concatenated_samples(rows: list[Dependence]) -> Dependence:
     if all(each.inner == one.inner for each in rows):
         outer = sum((each.outer for each in rows), sizes.ZERO)
         return one.but(outer=outer, same=same)
-    # No other layout has this `inner`, which is no whole number.
+    # No two numbers describe this layout. `outer` is a symbol that only like concatenations have, and
+    # `inner` makes the product right.
     outer = sizes.symbol("", "+".join(f"{each.outer}*{each.inner}" for each in rows))
     whole = sum((each.outer * each.inner for each in rows), sizes.ZERO)
     return one.but(outer=outer, inner=whole / outer, same=same)
 
 
 def _with_indices(deps: list[Dependence], axis: int) -> Dependence:
-    """Pack or concatenation of samples' indices, which must be first, and constants or rows: for
-    GatherNd and ScatterNd."""
+    """Index vectors for GatherNd and ScatterNd: pack or concatenation of samples' indices, which
+    must come first, with constants or rows."""
     first, *others = deps
     for one in others:
         unlike = one.axis != first.axis or not common_layout(first, one)
@@ -241,7 +243,7 @@ def split(value: int, i: int) -> Rule:
         if axis != dep.axis:
             return dep.but()
         parts = sizes.number(node.op.get_attr("num_split"))
-        if value == 0 or not (dep.outer / parts).is_whole:
+        if node.type == "SplitV" or not (dep.outer / parts).is_whole:
             return MIXED
         return dep.but(outer=dep.outer / parts)
 

@@ -30,7 +30,7 @@ from tensorflow.mpi._src.runtime import c_api
 
 _LegacyOptimizer = _v1.train.Optimizer
 
-c_api.register_ops()  # so that a graph saved by ranks can be loaded
+c_api.register_ops()  # with averaging off, too: a graph saved by ranks can then be loaded
 
 
 def __getattr__(name: str) -> Any:
