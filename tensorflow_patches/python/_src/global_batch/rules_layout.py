@@ -181,7 +181,7 @@ def _concatenated_samples(rows: list[Dependence]) -> Dependence:
     if all(each.inner == one.inner for each in rows):
         outer = sum((each.outer for each in rows), sizes.ZERO)
         return one.but(outer=outer, same=same)
-    # No two numbers describe this layout. `outer` is a symbol that only like concatenations have, and
+    # No two numbers describe this layout. `outer` is a symbol that only like concatenations have;
     # `inner` makes the product right.
     outer = sizes.symbol("", "+".join(f"{each.outer}*{each.inner}" for each in rows))
     whole = sum((each.outer * each.inner for each in rows), sizes.ZERO)
