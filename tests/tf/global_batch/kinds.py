@@ -276,6 +276,12 @@ def shared(y: Any, guess: Any) -> Any:
     return tf.reduce_sum(y * guess) / (tf.cast(tf.shape(y)[0], tf.float32) - 1)
 
 
+def over_last_size(y: Any, guess: Any) -> Any:
+    """Divided by the last size only; -1 takes the sizes in the middle."""
+    _, _, last = tf.split(tf.shape(y), [1, -1, 1])
+    return tf.reduce_sum(y * guess) / tf.cast(tf.reduce_prod(last), tf.float32)
+
+
 def per_class(y: Any, guess: Any) -> Any:
     labels = tf.cast(y[:, 0] > 0, tf.int32)
     return tf.math.unsorted_segment_sum(guess, labels, 2)
@@ -548,6 +554,7 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
             *(WIDE, WIDE),
         ),
         "of parts": (parts_of(tf.reduce_sum), WIDE, WIDE),
+        "over the last size": (over_last_size, IMAGES, IMAGES),
     },
     "LINEAR": {
         "over a mask, and a mean": (

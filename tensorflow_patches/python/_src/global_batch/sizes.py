@@ -20,7 +20,7 @@ MAX_ELEMENTS = 64  # the values of larger tensors are not tracked
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """A factor times powers of symbols; `of` has each symbol and its power, sorted.
+    """A factor times powers of symbols; `of` has each symbol with its power, sorted.
 
     A symbol that begins with N is the number of samples or a function of it; with #, the number of
     rows that a mask selects; with ?, unknown. Other symbols are the same for a part and for the
@@ -80,8 +80,8 @@ class Number:
 
     @property
     def power(self) -> int | str | None:
-        """The power of N; None if it is another function of N; "counted" if only the number of rows
-        that one mask selects varies; "unknown" for anything else that varies."""
+        """The power of N; 0 for a constant. None: another function of N. "counted": only the
+        number of rows that one mask selects varies. "unknown": something else varies."""
         varying = [(name, power) for name, power in self.of if name[0] in "N#?"]
         kinds = {name[0] for name, _ in varying}
         if "?" in kinds:
@@ -102,8 +102,8 @@ def number(value: Any) -> Number:
 
 
 def symbol(kind: str, name: str) -> Number:
-    """A symbol of the kind "N", "#" or "?" of Number; kind "": the same for a part and the whole
-    batch."""
+    """A symbol. `kind`: "N", "#" or "?", see Number; "" for one that is the same for a part and the
+    whole batch."""
     return Number(Fraction(1), ((f"{kind or '='}{name}", 1),))
 
 
@@ -128,7 +128,7 @@ def _larger(one: Number, other: Number, sign: int = 1) -> Number:
     """The larger of two numbers; the smaller if `sign` is -1."""
     if one.of == other.of:
         return max(one, other, key=lambda number: sign * number.factor)
-    if "counted" in (one.power, other.power):  # as a mask may select no rows
+    if "counted" in (one.power, other.power):  # a mask may select no rows: no lower bound
         raise ValueError
     for size, floor in ((one, other), (other, one)):
         is_size = size.of and size.is_whole and isinstance(size.power, int)
@@ -167,9 +167,11 @@ def folded(op: Any, inputs: list[Any], output: int) -> Any:
     fold = _FOLDS.get(op.type)
     if fold is None or any(one is None for one in inputs):
         return None
+    if (op.outputs[output].shape.num_elements() or 0) > MAX_ELEMENTS:
+        return None
     try:
         result = fold(op, output, *inputs)
-    except (ValueError, IndexError, TypeError):  # unknown sizes
+    except (ValueError, LookupError, TypeError):  # unknown sizes
         return None
     result = np.asarray(result, object)
     return result if result.size <= MAX_ELEMENTS else None
@@ -256,6 +258,13 @@ def _chosen(condition: Number, one: Number, other: Number) -> Number:
 
 def _split(op: Any, output: int, axis: Any, values: Any) -> Any:
     return np.split(values, op.get_attr("num_split"), _int(axis))[output]
+
+
+def _split_by(op: Any, output: int, values: Any, lengths: Any, axis: Any) -> Any:
+    place, known = _int(axis), _ints(lengths)
+    rest = values.shape[place] - sum(length for length in known if length != -1)
+    ends = np.cumsum([rest if length == -1 else length for length in known])
+    return np.split(values, ends[:-1], place)[output]
 
 
 def _taken(op: Any, output: int, values: Any, indices: Any, axis: Any) -> Any:
@@ -346,9 +355,7 @@ _FOLDS: dict[str, Callable[..., Any]] = {
     "Unpack": lambda op, output, values: np.moveaxis(values, op.get_attr("axis"), 0)[output],
     "ConcatV2": lambda op, output, *values: np.concatenate(values[:-1], _int(values[-1])),
     "Split": _split,
-    "SplitV": lambda op, output, values, counts, axis: np.split(
-        values, np.cumsum(_ints(counts))[:-1], _int(axis)
-    )[output],
+    "SplitV": _split_by,
     "GatherV2": _taken,
     "Reshape": lambda op, output, values, shape: values.reshape(_ints(shape)),
     "ExpandDims": lambda op, output, values, axis: np.expand_dims(values, _int(axis)),
