@@ -66,8 +66,9 @@ class NcclCollectives : public DeviceCollectives {
     nccl_.GetVersion(&version_);
   }
 
-  // If buffers are left, waits for enqueued work; then all ranks finalize. After a failure Abort
-  // must have been called, so that enqueued work does not wait for other ranks.
+  // If buffers are left, waits for enqueued work. Then finalizes, which waits for all ranks, at
+  // most kFinalizeTimeout. After a failure Abort must have been called, so that enqueued work does
+  // not wait for other ranks.
   ~NcclCollectives() override {
     const InContext in_context(*options_.driver, options_.context);
     if (!buffers_.empty()) options_.driver->CtxSynchronize();
@@ -213,7 +214,8 @@ class NcclCollectives : public DeviceCollectives {
     return result;
   }
 
-  // A sum of elements multiplied by `scale`, with each product rounded to the type.
+  // A sum of elements multiplied by `scale`, with each product rounded to the type. Unpack rounds
+  // `scale` to that type, or to the type of a complex number's parts.
   Status NewScaledSum(DataType type, double scale, int* op) {
     const DataType real = RealOf(type);
     const float single = static_cast<float>(scale);

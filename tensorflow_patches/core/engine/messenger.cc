@@ -23,7 +23,7 @@ void Messenger::Restart() {
   if (!links_.tree || links_.children.empty()) return;
   RelayOptions options;
   options.patience = state_->options.vote_patience;
-  // Statistics include which rank came last, so nothing is held back.
+  // Statistics include which rank came last, so with them nothing is held back.
   if (!state_->options.stats) {
     options.of_all_ranks = [names = &pending_->names()](NameId id) {
       return names->has(id) && names->signature(id).members == nullptr;
@@ -90,9 +90,10 @@ Status Messenger::Receive(const ControlMessage& sealed, Incoming* incoming) {
 Status Messenger::ReceiveFromParent(const std::string& bytes, ResponseList* response_list) {
   if (!Decode(bytes, response_list)) {
     return Status(Code::kInternal,
-                  state_->Me() +
-                      " cannot read a response list from rank 0. Either another process sends "
-                      "messages as rank 0, or this is a bug in tensorflow.mpi; please report it");
+                  state_->Me() + " cannot read a response list from rank " +
+                      std::to_string(links_.parent) +
+                      ". Either another process sends messages as that rank, or this is a bug in "
+                      "tensorflow.mpi; please report it");
   }
   return response_list->empty() ? Status() : SendDown(*response_list, bytes);
 }

@@ -20,8 +20,9 @@ namespace tfmpi {
 
 class SynchronousUpdate : public tensorflow::OpKernel {
  public:
-  // Whether the gradient is an average, Python has named the variable and its slots (kStates), and
-  // all of them are synchronized. If a later step passes any that are not, that step fails.
+  // Whether the gradient is an average, Python has named the variable and its slots (kStates in
+  // initial_broadcast.h), and all of them are synchronized. If a later step passes any that are
+  // not, that step fails.
   static bool Serves(const tensorflow::OpKernelConstruction& construction);
 
   SynchronousUpdate(tensorflow::OpKernelConstruction* construction, const ApplyOp& op,

@@ -28,7 +28,8 @@ std::atomic<int64_t> g_applied{0};
 thread_local bool t_averaged = false;
 
 std::string RequestSuffix(const tensorflow::NodeDef& node) {
-  // The same for dense and sparse gradients, so that ranks that disagree get an error.
+  // The same for dense and sparse gradients: if the ranks have one of each, that is an error. With
+  // two names they would wait for each other.
   std::string op = node.op();
   if (const size_t sparse = op.find("SparseApply"); sparse != std::string::npos) {
     op.erase(sparse, std::string_view("Sparse").size());
@@ -97,7 +98,7 @@ void ApplyKernel::Step::Start(const std::string& key, bool averaged) {
     initial_broadcast_.AddBroadcasts(context_, kernel_->node_.ref_variable, &use_, group_.get());
   }
   if (averaged) {
-    // Not the first time: the broadcast has yet to end.
+    // Not in the first use, in which the broadcast has yet to end.
     if (!use_.first_apply) kernel_->synchronized_.Add(context_, use_.name);
     if (initial_broadcast_.empty()) return Finish(absl::OkStatus());
   }
@@ -118,7 +119,8 @@ absl::Status ApplyKernel::Step::PrepareGradient() {
       RequestFor(OpKind::kAllreduce, use_.name + kernel_->node_.request_suffix, dtype, gradient_);
   request.input = Data(gradient_);
   request.output = Data(average_);
-  if (use_.first_apply && !RunsOnGpu(context_)) {  // on a GPU, no host thread may read it
+  // Only the first gradients: to warn if all ranks have the same. No host thread may read a GPU's.
+  if (use_.first_apply && !RunsOnGpu(context_)) {
     request.fingerprint = Fingerprint(request.input, gradient_.TotalBytes());
   }
   group_->Add(std::move(request));

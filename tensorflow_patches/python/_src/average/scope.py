@@ -35,7 +35,7 @@ def current_weight() -> Any:
 
 
 def shares() -> contextlib.AbstractContextManager[None]:
-    """Inside, this thread takes gradients of this rank's share of a loss; the ranks add them up."""
+    """Inside, this thread takes gradients of this rank's share() of a loss; ranks add them up."""
     return threads.inside(_local, shares=True)
 
 
@@ -55,8 +55,8 @@ def share() -> Any:
 def gradient_weight() -> Any:
     """The weight with which gradients taken now enter their average; None if it is 1.
 
-    Inside `shares()` it is the number of ranks, which turns the average into a sum; for a rank
-    without samples it is 0, in case its gradient is NaN.
+    Inside `shares()` it is the number of ranks, which turns the average into a sum. For a rank
+    without samples it is 0, which contributes zeros even if its gradient is NaN.
     """
     weight = current_weight()
     if not is_inside_shares():
@@ -118,7 +118,7 @@ def does_averaging_follow() -> bool:
 
 def duplicates(every_row: bool) -> int:
     """What an average does with rows of the same index: a value of Duplicates in
-    core/reduction/sparse_rows.h.
+    core/reduction/sparse_rows.h. `every_row`: as for averaging.average_slices.
 
     0 sums them. 1 keeps all rows of all ranks. 2 does so, too, unless all ranks have identical
     rows, which then occur once: ranks that get the same data, in a loop of the script or by
@@ -156,7 +156,8 @@ def for_the_script() -> contextlib.AbstractContextManager[None]:
 
 
 def capture_scope() -> Any:
-    """A factory of the context for gradients taken later: for_the_script, if inside it now."""
+    """for_the_script if this thread is inside it now, else nullcontext: to be called and entered
+    where gradients are taken later."""
     return for_the_script if getattr(_local, "script", False) else contextlib.nullcontext
 
 

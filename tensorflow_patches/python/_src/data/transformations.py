@@ -93,7 +93,7 @@ def is_map(dataset: Any) -> bool:
 
 
 def is_batch(dataset: Any) -> bool:
-    """Whether it batches its input's elements, a fixed number each: see rebuild_batch."""
+    """Whether it is a batch(), or a padded_batch() that pads all batches to the same shapes."""
     return _is(dataset, _BATCH) or (_is(dataset, _PADDED_BATCH) and _pads_to_one_shape(dataset))
 
 
@@ -169,10 +169,8 @@ def name(dataset: Any) -> str:
 
 
 def keeps_elements(dataset: Any) -> bool:
-    """Whether it drops, repeats, reorders or prefetches elements without changing any.
-
-    Such transformations can be rebuilt by `rebuild` over another input.
-    """
+    """Whether it drops, repeats, reorders or prefetches elements without looking at them, so that
+    `rebuild` can put it over another input."""
     if _is(dataset, _SHUFFLE):  # in a function its seeds are unknown
         return bool(tf.executing_eagerly())
     if _is(dataset, _PREFETCH):
@@ -269,9 +267,10 @@ def batch_size(dataset: Any) -> tuple[int, bool] | None:
 
 
 def rebuild_batch(dataset: Any, source: Any, size: int) -> Any:
-    """As `dataset`, a batch(), but of `size` elements (tag, element of its input), in order.
+    """As `dataset`, a batch() or padded_batch(), but with `size` elements of `source` in a batch.
 
-    Tags are int64 scalars.
+    These are pairs of a tag, an int64 scalar of the caller's, and an element of `dataset`'s input.
+    They stay in order.
     """
     drops, options = dataset._drop_remainder, {"name": dataset._name}
     if _is(dataset, _PADDED_BATCH):

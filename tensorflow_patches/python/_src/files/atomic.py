@@ -51,7 +51,7 @@ class AtomicFile:
         self._since = time.monotonic()
         self._appearing = threading.Lock()
         self._appeared = False
-        self._counted = not versions.is_uncounted()
+        self._counted = not versions.is_uncounted()  # whether versions.py notes it by itself
         self._placed = False  # whether it has replaced the file at `path`, and was not copied there
         self.path = os.path.realpath(path)
         folder = os.path.dirname(self.path)
@@ -161,8 +161,9 @@ class AtomicFile:
 
         A file that has appeared since this one was begun also wins if it is at least as long, or if
         this one is only due: the rank that has finished or flushed it may read it, so a shorter one
-        must not replace it. With `last`, this does not apply if the versions of all ranks are
-        known, nor on rank 0, so that of logs that differ in their times rank 0's remains.
+        must not replace it. With `last`, this second rule is not used on rank 0, or if the versions
+        of all ranks are known. So of logs that differ in their times rank 0's remains. The empty
+        file that this object has created at `path` never wins.
         """
         try:
             there = os.stat(self.path)
@@ -251,7 +252,7 @@ def held() -> list[AtomicFile]:
 
 def show(paths: list[str]) -> None:
     """Makes files at or below absolute paths visible, before a call that renames or removes them.
-    Later writes to them are in place."""
+    Later writes are in place, or lost if the file at the path has won (AtomicFile.appear)."""
     for file in held():
         for path in paths:
             real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
@@ -261,7 +262,7 @@ def show(paths: list[str]) -> None:
 
 
 def show_all() -> None:
-    """Makes all files visible, at exit. Later writes to them are in place."""
+    """As show, for all files, at exit."""
     for file in held():
         with contextlib.suppress(OSError):  # close() raises it again
             file.appear(last=True)
