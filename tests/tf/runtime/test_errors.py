@@ -200,7 +200,7 @@ def test_a_python_that_does_not_exit_is_ended(launch, scripts, way):
 
 @pytest.mark.full
 def test_output_that_is_read_slowly_is_written_whole(launch, scripts):
-    run = launch(scripts / "errors_ends.py", args=["slow reader", 1], timeout=90).check()
+    run = launch(scripts / "errors_ends.py", args=["slow reader", -1], timeout=90).check()
     assert "THE LAST LINE" in run.stdout[1]
     assert "Python's exit has used" not in run.stderr[1]
 
