@@ -147,6 +147,16 @@ def views() -> list[list[float]]:
     return [[float(number) for number in pair] for pair in Data.zip(tuple(both))]
 
 
+def elements_of_part() -> list[list[int]]:
+    """Vectors that a random map makes, not batches."""
+
+    def noisy(i: Any) -> Any:
+        return tf.fill([4], i) + tf.cast(tf.floor(tf.random.uniform([])), tf.int64)
+
+    part = tf.mpi.shard(Data.range(8).map(noisy, num_parallel_calls=4))
+    return [[int(number) for number in element] for element in part]
+
+
 def of_part(dataset: Any) -> list[list[float]]:
     """This rank's samples in two iterations."""
     part = tf.mpi.shard(dataset)
@@ -225,6 +235,7 @@ result(
             "after that": said(fit, Data.range(24).map(lambda i: tf.random.uniform([1], seed=3))),
         },
         "cached": cached(),
+        "elements": elements_of_part(),
         "views": views(),  # the last case, because it leaves a seed set
     }
 )

@@ -162,6 +162,8 @@ PIPES = {
         tf.constant(0, tf.int64), lambda s, i: (s + i, (i, s))).batch(B)),
     "longest": ("padded_batch", lambda: files().map(long).padded_batch(B)),
     "ragged": ("map", lambda: files().map(long).ragged_batch(B).map(lambda r: r.to_tensor())),
+    "a stated size": ("map", lambda: files().map(read).batch(B, True).map(
+        lambda i: tf.ensure_shape(i, [B]))),
     "mixes": ("map", lambda: files().map(decode).batch(B).map(lambda x, y: (x, tf.roll(y, 1, 0)))),
     "lengths that may differ": ("flat_map", lambda: files().map(read).batch(B).flat_map(
         lambda i: Data.from_tensors((i, -i))).map(numbers).map(numbers)),
@@ -176,7 +178,7 @@ QUICK = {
     "map, shuffle, batch", "two maps, in parallel", "fewer samples than ranks",
     "repeat, take, skip", "zip of zip", "unknown number", "unknown shapes", "rows of one size",
     "cached batches of a shuffle", "cache of a shuffle", "cached behind a filter", "filter",
-    "lengths that may differ", "mixes", "variable", "written table",
+    "lengths that may differ", "a stated size", "mixes", "variable", "written table",
 }  # fmt: skip
 
 

@@ -175,6 +175,16 @@ def samples(count, number):
     return tf.data.Dataset.from_tensor_slices((X[:count], Y[:count])).batch(number)
 
 
+def absent_weights(sent):
+    """Batches with None for the weights; `sent`: from rank 0 to the others."""
+    noisy = samples(21, 10).map(lambda x, y: (x + (noise(0.0) if sent else 0.0), y, None))
+    return trained(lambda m: m.fit(noisy, epochs=2, verbose=0))
+
+
+def noise(scale):
+    return tf.random.uniform([], seed=5) * scale
+
+
 WEIGHTED = {"class_weight": {0: 0.5, 1: 2.0, 2: 1.0}, "validation_split": 0.3}
 TRAINED = {
     "arrays": lambda: trained(lambda m: m.fit(X, Y, **WEIGHTED, **FIT)),
@@ -189,6 +199,8 @@ TRAINED = {
         lambda m: m.fit(samples(21, 10), epochs=2, steps_per_epoch=3, verbose=0),
         steps_per_execution=2,
     ),
+    "absent_weights": lambda: absent_weights(False),
+    "absent_weights_sent": lambda: absent_weights(True),
     "compiled": lambda: trained(
         lambda m: m.fit(samples(21, 10), epochs=2, verbose=0), jit_compile=compiles()
     ),

@@ -66,6 +66,11 @@ def test_a_cache_holds_one_pass_for_all_users(ranks):
         assert len(set(found["all numbers"])) == 8
 
 
+def test_the_elements_of_a_random_map_are_not_divided(ranks):
+    for rank, found in enumerate(rank["elements"] for rank in ranks):
+        assert found == [[i] * 4 for i in range(rank, 8, 2)]
+
+
 def test_two_views_of_a_sample_differ(ranks):
     first, second = (rank["views"] for rank in ranks)
     assert first == second

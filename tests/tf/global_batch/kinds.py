@@ -276,6 +276,50 @@ def shared(y: Any, guess: Any) -> Any:
     return tf.reduce_sum(y * guess) / (tf.cast(tf.shape(y)[0], tf.float32) - 1)
 
 
+def positive(y: Any) -> Any:
+    """The number of positive elements of each row, an integer."""
+    return tf.reduce_sum(tf.cast(y > 0, tf.int32), 1)
+
+
+def scaled_by_draws(y: Any) -> Any:
+    return tf.map_fn(lambda one: one * tf.random.uniform([], 0.5, 1.5), y)
+
+
+def while_drawing(y: Any) -> Any:
+    def body(i: Any, made: Any) -> Any:
+        return i + 1, made.write(i, y[i] * tf.random.uniform([]))
+
+    made = tf.TensorArray(tf.float32, tf.shape(y)[0])
+    return tf.while_loop(lambda i, _: i < tf.shape(y)[0], body, (0, made))[1].stack()
+
+
+@tf.function
+def in_three_steps(y: Any) -> Any:
+    for _ in tf.range(3):
+        y *= tf.random.uniform([])
+    return y
+
+
+DRAWING = {
+    "map_fn": scaled_by_draws,
+    "map_fn in a function": tf.function(scaled_by_draws),
+    "map_fn in a branch": lambda y: tf.cond(
+        tf.constant(True), lambda: scaled_by_draws(y), lambda: y
+    ),
+    "while_loop": while_drawing,
+    "three steps": in_three_steps,
+}
+
+
+def drawing_loops() -> dict[str, bool]:
+    """Whether a loop over samples is found that draws from a sequence."""
+    found = {}
+    for name, function in DRAWING.items():
+        told, made, _ = traced(function, [WIDE])
+        found[name] = kinds.find_drawing_loop(told, made.graph) is not None
+    return found
+
+
 def over_last_size(y: Any, guess: Any) -> Any:
     """Divided by the last size only; -1 takes the sizes in the middle."""
     _, _, last = tf.split(tf.shape(y), [1, -1, 1])
@@ -603,6 +647,20 @@ FUNCTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any, Any]]] = {
         "of selected, by at least 1": (of_selected, FLAT, FLAT),
     },
     "MIXED": {
+        "of a stated size": (
+            lambda y, p: tf.reduce_mean(tf.ensure_shape(y, [6, 16]) * p),
+            *(WIDE, WIDE),
+        ),
+        "by a rounded mean": (
+            lambda y, p: tf.reduce_sum(p) / tf.cast(tf.reduce_mean(positive(y)), tf.float32),
+            *(WIDE, WIDE),
+        ),
+        "weights in another order": (
+            lambda y, p: tf.reduce_mean(
+                tf.reshape(p, [-1]) * tf.repeat(tf.linspace(0.0, 1.0, 16), tf.shape(y)[0])
+            ),
+            *(WIDE, WIDE),
+        ),
         "until small": (tf.function(until_small), WIDE, WIDE),
         "carried": (carried, WIDE, WIDE),
         "carried from zero": (carried_from_zero, WIDE, WIDE),
@@ -870,7 +928,7 @@ def main() -> None:
         if not agree(function, arguments)
     ]
     told = {"found": found, "static": static, "listed": listed(), "unlike": unlike}
-    result({**told, "factors": factors()})
+    result({**told, "factors": factors(), "drawing": drawing_loops()})
 
 
 if __name__ == "__main__":

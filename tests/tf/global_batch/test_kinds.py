@@ -16,5 +16,6 @@ def test_kinds_of_losses_are_recognized(scripts) -> None:
     assert not wrong
     assert not result["unlike"]
     assert result["factors"] == [6, 6]
+    assert [name for name, found in result["drawing"].items() if not found] == ["three steps"]
     listed = result["listed"]
     assert len(listed) > 15 and set(listed.values()) == {"ROWS"}, listed

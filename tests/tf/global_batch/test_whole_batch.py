@@ -28,7 +28,10 @@ REASONS = (
 
 
 # What the quick tier trains with: some losses, custom steps and metrics.
-QUICK = ("root_of_mean", "shares", "contrastive", "own_sum", "metrics", "masked_norm")
+QUICK = (
+    *("root_of_mean", "shares", "over_rows", "uncertain", "contrastive", "own_sum", "metrics"),
+    "masked_norm",
+)
 COMPILED = (
     *("root_of_mean", "own_dice", "sum_of_samples", "valid", "shares", "contrastive", "anchors"),
     "own_sum",
@@ -59,6 +62,7 @@ def test_losses_steps_and_metrics_equal_one_process(
     assert_cases_close(run.results[0], alone, 1e-5)
     said = {words for words in (WHOLE, OF_PART, PART) if words in run.stderr[0]}
     assert said == ({WHOLE} if "eager" in mode else set()), "a wrong warning"
+    assert "the returned value" not in run.stderr[0], "a wrong warning"
     graphs = not {"eager", "jit"} & set(mode)
     for text, speaks in zip(run.stderr, [graphs, *[False] * (ranks - 1)]):
         assert text.count("tf.summary 'mean of part' in a step covers only rank 0's part") == speaks
@@ -70,7 +74,7 @@ def test_custom_steps_that_gather_nothing_get_whole_batches(
     scripts, ranks: int, mode: tuple[str, ...]
 ) -> None:
     """Losses over several samples in custom steps without collectives."""
-    cases = ("computes_loss", "pairs", "queue", "penalty", "turns", "keeps", "dropped")
+    cases = ("computes_loss", "pairs", "queue", "penalty", "turns", "averages", "keeps", "dropped")
     args = [*mode, *cases, "views", "adaptive", "skips", "quotient"]
     (alone,) = reference(scripts / "whole_batch.py", args=args)
     run = launch(scripts / "whole_batch.py", np=ranks, args=args, timeout=120, pooled=True).check()
@@ -78,7 +82,7 @@ def test_custom_steps_that_gather_nothing_get_whole_batches(
     for case, expected in alone.items():
         assert_close(run.results[0][case], expected, 1e-5)
     # One line per model.
-    lines = 10 if "tf_keras" in mode else 11
+    lines = 11 if "tf_keras" in mode else 12
     assert [text.count(WHOLE) for text in run.stderr] == [lines, *[0] * (ranks - 1)]
     if not mode:
         assert not [why for why in REASONS if why not in run.stderr[0]]

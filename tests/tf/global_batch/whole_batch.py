@@ -236,11 +236,52 @@ class Shares(Steps):
                 y, self(x, training=True), sample_weight=weights / tf.reduce_sum(weights)
             )
         self.update(tape, loss)
-        return {"shares": loss}
+        return {"shares": loss, "rate": self.optimizer.learning_rate, "half": 0.5}
 
 
 def shares() -> dict[str, Any]:
     return fit(Shares().ready())
+
+
+class Uncertain(Steps):
+    """A quotient of sums, weighted by a trained uncertainty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.s = self.add_weight(name="s", shape=(), initializer="zeros")
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        mask = tf.cast(x[:, :1] > -0.5, tf.float32)
+        weights = self.trainable_variables
+        s = next(one for one in weights if not one.shape.rank)
+        with tf.GradientTape() as tape:
+            squares = tf.square(y - self(x, training=True))
+            error = tf.reduce_sum(squares * mask) / tf.reduce_sum(mask)
+            loss = tf.exp(-s) * error + s
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return {"error": error}
+
+
+def uncertain() -> dict[str, Any]:
+    return fit(Uncertain().ready(), 32)
+
+
+class OverRows(Steps):
+    """A mean and a sum over samples, divided by a constant: the static rows of one of 2 ranks."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            guess = self(x, training=True)
+            mean = tf.reduce_mean(tf.square(y - guess))
+            loss = mean + tf.reduce_sum(tf.abs(guess)) / 8.0
+        self.update(tape, loss)
+        return {"mean": mean}
+
+
+def over_rows() -> dict[str, Any]:
+    return fit(OverRows().ready(), 48)
 
 
 class Scaled(keras.losses.Loss):
@@ -471,6 +512,8 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
         *(
             valid,
             shares,
+            over_rows,
+            uncertain,
             calls_losses,
             skips_by_norm,
             contrastive,

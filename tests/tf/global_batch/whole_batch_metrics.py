@@ -72,6 +72,40 @@ def _classes(keras: Any) -> list[Any]:
         def reset_state(self) -> None:
             self.number.assign(0.0)
 
+    class Running(keras.metrics.Metric):
+        """Each update depends on the state before it."""
+
+        def __init__(self) -> None:
+            super().__init__(name="running")
+            self.mean = self.add_weight(name="mean", shape=(), initializer="zeros")
+
+        def update_state(self, y: Any, guess: Any, sample_weight: Any = None) -> None:
+            self.mean.assign_add(0.1 * (tf.reduce_mean(tf.abs(y - guess)) - self.mean))
+
+        def result(self) -> Any:
+            return self.mean + 0.0
+
+        def reset_state(self) -> None:
+            self.mean.assign(0.0)
+
+    class InVariables(keras.metrics.Metric):
+        """Keeps its state in variables that Keras 3 does not track."""
+
+        def __init__(self) -> None:
+            super().__init__(name="in_variables")
+            self.total, self.number = tf.Variable(0.0), tf.Variable(0.0)
+
+        def update_state(self, y: Any, guess: Any, sample_weight: Any = None) -> None:
+            self.total.assign_add(tf.reduce_sum(tf.abs(y - guess)))
+            self.number.assign_add(tf.cast(tf.size(y), tf.float32))
+
+        def result(self) -> Any:
+            return self.total / self.number
+
+        def reset_state(self) -> None:
+            self.total.assign(0.0)
+            self.number.assign(0.0)
+
     class MeanOfLargest(keras.metrics.Mean):
         def update_state(self, y: Any, guess: Any, sample_weight: Any = None) -> Any:
             return super().update_state(tf.reduce_max(tf.abs(y - guess)))
@@ -83,7 +117,7 @@ def _classes(keras: Any) -> list[Any]:
             pass
 
     means = [MeanOfLargest(name="mean_of_largest"), GoesOn(name="goes_on")]
-    return [Largest(keras)(), OfMetrics(), Batches(), *means]
+    return [Largest(keras)(), OfMetrics(), Batches(), Running(), InVariables(), *means]
 
 
 def cases(

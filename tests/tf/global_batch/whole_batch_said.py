@@ -147,6 +147,26 @@ def cases(
         model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
         return found | {f"{name} eagerly": value for name, value in fit(model).items()}
 
+    class Averages(Steps):
+        """Keeps a running mean in an attribute, in eager code."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = tf.constant(0.0)
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - self(x, training=True)))
+            self.mean = 0.9 * self.mean + 0.1 * loss
+            self.update(tape, loss)
+            return {"mean": self.mean}
+
+    def averages() -> dict[str, Any]:
+        model = Averages().ready()
+        model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
+        return fit(model)
+
     class Keeps(Steps):
         """Keeps means of its batches in a Python list and reads them in later steps."""
 
@@ -255,6 +275,7 @@ def cases(
         queue,
         penalty,
         turns,
+        averages,
         keeps,
         views,
         adaptive,

@@ -379,7 +379,9 @@ def _first_batched(spec: Any) -> Any:
 
 def type_without_samples(spec: Any) -> str | None:
     """The name of a type in `spec` that does not define its samples; None if there is none."""
-    known = (tf.RaggedTensor, tf.SparseTensor, tf.experimental.Optional)
+    from tensorflow.python.data.util import structure
+
+    known = (tf.RaggedTensor, tf.SparseTensor, tf.experimental.Optional, structure.NoneTensor)
     for leaf in _leaves(spec):
         kind = getattr(leaf, "value_type", type(None))
         if issubclass(kind, tf.__internal__.CompositeTensor) and not issubclass(kind, known):

@@ -66,4 +66,6 @@ def _keyed(dataset: Any, made: Any, function: Any) -> tuple[Any, Any] | None:
 
     of_keyed.__name__ = getattr(function, "__name__", "a function")  # for messages
     of_keyed.__module__ = getattr(function, "__module__", None) or __name__
-    return tf.data.Dataset.zip((dataset, keys.batch(2, drop_remainder=True))), of_keyed
+    pairs = keys.batch(2, drop_remainder=True)
+    pairs._tf_mpi_keys = True  # not samples: see transformations.has_batches
+    return tf.data.Dataset.zip((dataset, pairs)), of_keyed

@@ -61,6 +61,8 @@ def pack(element: Any) -> Any:
     """`element` as a uint8 vector of at least one block."""
     parts = []
     for part in tf.nest.flatten(element, expand_composites=True):
+        if part is None:  # its spec has no components
+            continue
         if part.dtype == tf.variant:
             part = tf.io.serialize_tensor(part)
         data, lengths = _bytes(part)

@@ -79,7 +79,9 @@ def _why_mixed(wrapped: Any) -> str | None:
             if dep.is_const:
                 continue
         elif dep.kind in kinds.ROWS and dep.outer == ONE and dep.inner == ONE:
-            continue
+            if made.shape[0] is None:
+                continue
+            return "works only for batches of one size"  # by set_shape or tf.ensure_shape
         op = analysis.why(made)
         return f"mixes the samples of a batch{f' ({op.type})' if op is not None else ''}"
     if analysis.foreign_draws:

@@ -66,7 +66,7 @@ def has_batches(dataset: Any) -> bool:
 
     A class that is not listed above is assumed to pass on the elements of its inputs.
     """
-    if _is(dataset, _TAKE_APART):
+    if _is(dataset, _TAKE_APART) or hasattr(dataset, "_tf_mpi_keys"):  # see keyed_maps.py
         return False
     return _is(dataset, _MAKE_BATCHES) or any(map(has_batches, dataset._inputs()))
 

@@ -164,7 +164,10 @@ def _file_object(
 ) -> Any:
     """Builds the file object as io.open() does."""
     size = buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE
-    buffer = _ReadWriteBuffer(raw, size) if "+" in mode else _WriteBuffer(raw, size)
+    # To a BufferedWriter np.save writes by the descriptor, which appends.Raw does not notice.
+    appends_bytes = "b" in mode and isinstance(raw, appends.Raw)
+    both = "+" in mode or appends_bytes
+    buffer = _ReadWriteBuffer(raw, size) if both else _WriteBuffer(raw, size)
     if "b" in mode:
         _files[id(buffer)] = buffer
         return buffer

@@ -77,11 +77,14 @@ class Part:
         sizes = (one for one in (self._first, self._whole) if is_symbolic(one))
         known_kinds.update(dict.fromkeys(map(kinds.key, sizes), kinds.Kind.CONST))
         self.analysis = kinds.Analysis(known_kinds, self.static_rows)
+        # As the plan's: no constant is mistaken for the number of samples.
+        self._of_any_size = kinds.Analysis(known_kinds)
 
     def note(self, tensor: Any, kind: kinds.Kind) -> None:
         """Declares that `tensor`, of the step's graph, is of `kind`."""
         if is_symbolic(tensor):
             self.analysis.note(tensor, kind)
+            self._of_any_size.note(tensor, kind)
 
     def kind(self, tensor: Any) -> kinds.Kind:
         """How `tensor` depends on the samples; UNKNOWN in eager code."""
@@ -218,6 +221,17 @@ class Part:
         """The terms that add up to `value`, a scalar; None if some are of a kind without a rule."""
         return kinds.terms(self.analysis, value) if is_symbolic(value) else None
 
+    def planned_terms(self, value: Any, planned: list[kinds.Kind]) -> list[kinds.Term] | None:
+        """`terms`, of the kinds `planned`, which were found with an unknown number of samples.
+
+        A constant that equals the static number, as in sum / 16, hides that a term is a sum.
+        """
+        first = self.terms(value)
+        if first is None or len(first) == len(planned):
+            return first
+        second = kinds.terms(self._of_any_size, value)
+        return second if second is not None and len(second) == len(planned) else first
+
     def factor(self, term: kinds.Term) -> Any:
         """The factor for `term`, so that the weighted average is the whole batch's; None: 1."""
         if term.kind is kinds.Kind.SUM:
@@ -237,12 +251,13 @@ class Part:
         is_sum = ratio.numerator is kinds.Kind.SUM
         return factor * self.to_sum(factor.dtype) if is_sum else factor
 
-    def scaled(self, value: Any) -> Any:
+    def scaled(self, value: Any, planned: list[kinds.Kind] | None = None) -> Any:
         """`value`, scaled so that its weighted average is the whole batch's; unchanged if it has no
-        `terms`."""
-        terms = self.terms(value)
+        `terms`. `planned`: their kinds in the plan, if known."""
+        terms = self.terms(value) if planned is None else self.planned_terms(value, planned)
         if terms is None:
             return value
+        terms = with_kinds(terms, planned)
         factors = [self.factor(term) for term in terms]
         if not any(factor is not None for factor in factors):
             return value
@@ -254,6 +269,16 @@ class Part:
         )
         self.note(scaled, kinds.Kind.MEAN)
         return scaled
+
+
+def with_kinds(terms: list[kinds.Term], planned: list[kinds.Kind] | None) -> list[kinds.Term]:
+    """The terms with the plan's kinds, except quotients, if there are as many."""
+    if planned is None or len(planned) != len(terms):
+        return terms
+    return [
+        term if term.ratio is not None else term._replace(kind=kind)
+        for term, kind in zip(terms, planned)
+    ]
 
 
 def is_symbolic(tensor: Any) -> bool:

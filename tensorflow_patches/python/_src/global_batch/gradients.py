@@ -148,16 +148,21 @@ def _scaled(part: Any, target: Any) -> tuple[Any, Any]:
         )
         return target, None
     terms = [term for one in found for term in one or ()]
-    if site is not None and len(site.terms) == len(terms):
-        terms = [
-            term if term.ratio is not None else term._replace(kind=kind)
-            for term, kind in zip(terms, site.terms)
-        ]
+    if site is not None:
+        if len(targets) == 1 and len(terms) != len(site.terms):
+            terms = part.planned_terms(targets[0], site.terms) or terms
+        terms = batch.with_kinds(terms, site.terms)
     if _are_means(terms):
         return target, None
-    upstream = []
+    found, upstream = [], []
     for term in terms:
         factor = part.factor(term)
         own = tf.cast(term.factor(), term.tensor.dtype)
+        found.append(term.tensor)
         upstream.append(tf.ones_like(term.tensor) * (own if factor is None else own * factor))
-    return [term.tensor for term in terms], upstream
+        for constant, slope in term.slopes():  # such as exp(-s), whose s is trained
+            if part.analysis.is_trained(constant):
+                found.append(constant)
+                slope = slope if factor is None else slope * factor
+                upstream.append(tf.cast(slope, constant.dtype))
+    return found, upstream

@@ -193,7 +193,7 @@ class Analysis:
             of_whole = _with_floor(divisor.op.type, floor)
             (divisor,) = sums
             dep = self.dependence(divisor)
-        if dep.kind not in (Kind.SUM, Kind.MEAN) or self._is_trained(divisor):
+        if dep.kind not in (Kind.SUM, Kind.MEAN) or self.is_trained(divisor):
             return None
         self._divisors[key(tensor)] = Ratio(dep.kind, divisor, of_whole)
         return self._divisors[key(tensor)]
@@ -206,7 +206,7 @@ class Analysis:
             return None
         return found._replace(numerator=Kind.SUM if dep.power == 0 else Kind.MEAN)
 
-    def _is_trained(self, tensor: Any) -> bool:
+    def is_trained(self, tensor: Any) -> bool:
         """Whether a gradient may flow from `tensor` to variables."""
         analysis, seen = self, set()
         todo = [(analysis, tensor)] if tensor.dtype.is_floating else []
@@ -321,6 +321,13 @@ class Term(NamedTuple):
     def value(self) -> Any:
         return self.tensor * tf.cast(self.factor(), self.tensor.dtype)
 
+    def slopes(self) -> list[tuple[Any, Any]]:
+        """The derivative of `value` by each of `times` and `by`, with that constant."""
+        others = [self.times[:i] + self.times[i + 1 :] for i in range(len(self.times))]
+        found = [self._replace(times=times).value() for times in others]
+        found += [-self.value() / tf.cast(one, self.tensor.dtype) for one in self.by]
+        return list(zip((*self.times, *self.by), found))
+
 
 _LINEAR = ("Add", "AddV2", "AddN", "Sub", "Neg", "Identity", "Cast", "Mul", "RealDiv", "Div")
 
@@ -401,19 +408,35 @@ def draws_in_functions(graph: Any) -> bool:
 
 
 def find_drawing_loop(analysis: Analysis, graph: Any) -> Any:
-    """A loop over the samples that draws from a sequence; None if there is none.
+    """A loop over the samples that draws from a sequence, in `graph` or what it calls; or None.
 
     In one process the sequence advances with each sample, and a rank does not have all samples.
     """
     for op in graph.get_operations():
-        if op.type not in rules_functions.LOOPS:
+        if op.type not in _RULES_FOR_ALL_OUTPUTS or not op.outputs:
             continue
-        counts = [one for one in op.inputs if one.shape.rank == 0 and one.dtype.is_integer]
-        if any(analysis.kind(one) is not Kind.CONST for one in counts) and naming.calls(
-            op, lambda node: node.op in rules.SEQUENCES
-        ):
+        if not naming.calls(op, lambda node: node.op in rules.SEQUENCES):
+            continue
+        if op.type in rules_functions.LOOPS and _may_end_by_samples(analysis, op):
             return op
+        analysis.dependence(op.outputs[0])
+        for inner in analysis._inside.get(key(op.outputs[0]), ()):
+            found = find_drawing_loop(inner, inner.graph)
+            if found is not None:
+                return found
     return None
+
+
+def _may_end_by_samples(analysis: Analysis, loop: Any) -> bool:
+    """Whether the number of iterations of `loop` may depend on the samples."""
+    counts = [one for one in loop.inputs if one.shape.rank == 0 and one.dtype.is_integer]
+    if any(analysis.kind(one) is not Kind.CONST for one in counts):
+        return True
+    graph = _graph_of(loop.graph, loop.get_attr("cond").name)
+    deps = [analysis.dependence(one) for one in loop.inputs]
+    if graph is None or len(graph.inputs) != len(deps):
+        return True
+    return not Inside(analysis, loop, graph, deps).results()[0].is_const
 
 
 def outer_of_draw(analysis: Analysis, drawn: Any) -> int:

@@ -98,18 +98,19 @@ def _analyze(
         and part.is_by_sample((given.sample_weight, given.masks))
         and _gives_rows(part, loss, given)
     )
+    terms = None
     if of_rows or kind in (Kind.MEAN, Kind.CONST, Kind.SUM) or (kind in ROWS and value.shape.rank):
         how = How.PART
         if of_rows and (_sums(loss) or _divisor(loss, given, tf.float32) is not None):
             how, kind = How.SCALED, Kind.ROWS
         elif kind is Kind.SUM:
             how = How.SCALED
-    elif part.terms(value) is not None and not findings.eagerly:
+    elif (terms := part.terms(value)) is not None and not findings.eagerly:
         how = How.SCALED
     else:
         how = How.WHOLE
     if how is not How.WHOLE and len(findings.whys) == mark.whys:
-        site.how, site.terms = how, [kind]
+        site.how, site.terms = how, [kind] if terms is None else [term.kind for term in terms]
         if how is How.SCALED:
             part.note(value, Kind.MEAN)
         return value
@@ -172,7 +173,7 @@ def _scaled(loss: Any, part: Any, site: Site, value: Any, given: _Given) -> Any:
     if site.terms == [Kind.SUM] or (site.terms == [Kind.ROWS] and _sums(loss)):
         return value * part.to_sum(value.dtype)
     if site.terms != [Kind.ROWS]:
-        return part.scaled(value)
+        return part.scaled(value, site.terms)
     divisor = _divisor(loss, given, value.dtype)
     total = batch.sum_over_ranks(divisor, part, f"divisor of {loss.name}")
     return value * tf.math.divide_no_nan(divisor * part.to_sum(value.dtype), total)

@@ -25,6 +25,7 @@ from tensorflow.mpi._src.variables import unwrap
 # earlier sum over them; and a tf.Variable with this sum, if it was computed in a graph.
 BASE = "_tf_mpi_base"
 _SUMMED = "_tf_mpi_summed"
+_PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 
 
 def updated(original: Any) -> Any:
@@ -62,10 +63,17 @@ def _analyze(
     variables = variables_of(metric)
     once_by_handle: dict[int, bool | None] = {id(variable.handle): None for variable in variables}
     why = next(iter(findings.whys[mark.whys :]), None)
+    if len(findings.sites) == mark.sites and any(op.type in _PYTHON for op in operations):
+        why = Why(f"the metric '{metric.name}'")  # Python may keep what it gets
     for handle, added in states.assigned(graph, new):
-        if id(handle) not in once_by_handle:
-            continue
         kind = None if added is None else part.kind(added)
+        if id(handle) not in once_by_handle:  # not in metric.variables, so ranks do not sum it
+            if kind is not Kind.CONST:
+                why = Why(f"the metric '{metric.name}'", part.why(added))
+            continue
+        if added is not None and states.reads(graph, added, set(once_by_handle)):
+            # A rank's state is only its share of what one process would read.
+            why = Why(f"the metric '{metric.name}'", part.why(added))
         once = kind in (Kind.MEAN, Kind.CONST) and added.dtype.is_floating
         adds_both_ways = once_by_handle[id(handle)] not in (None, once)
         if adds_both_ways or not (once or kind is Kind.SUM or part.is_count(added)):

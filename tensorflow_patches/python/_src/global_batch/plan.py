@@ -198,15 +198,16 @@ def only_traced(model: Any, changed_attributes: list[str] | None = None) -> Iter
     """Restores Python state after a trace of `model` that a run on one process does not make.
 
     That is the states of random and NumPy; random generators in attributes of the model and its
-    layers, or global in their modules; numbers in attributes of the model and its layers; and the
-    contents of the model's public lists, dicts and sets, to which a step may append tensors. Layers
-    that the trace builds stay built, and keep the state that building sets.
+    layers, or global in their modules; numbers in attributes of the model and its layers; tensors
+    in the model's public attributes; and the contents of the model's public lists, dicts and sets,
+    to which a step may append tensors. Layers that the trace builds stay built, and keep the state
+    that building sets.
 
     Args:
       changed_attributes: receives the names of the model's own attributes that the trace changed.
     """
     generator_states, numbers = (random.getstate(), np.random.get_state()), _numbers(model)
-    was_built, containers = _is_built(model), _containers(model)
+    was_built, containers, attributes = _is_built(model), _containers(model), dict(vars(model))
     of_layers = [
         (one, kept, _is_built(one)) for one in _layers_and_tracked(model) if (kept := _numbers(one))
     ]
@@ -218,6 +219,7 @@ def only_traced(model: Any, changed_attributes: list[str] | None = None) -> Iter
         np.random.set_state(generator_states[1])
         built_since = _is_built(model) != was_built
         changed = _restore_numbers(model, numbers, built_since)
+        changed += _restore_tensors(model, attributes)
         if not built_since:
             changed += _restore_contents(containers)
         for owner, before, owner_was_built in of_layers:
@@ -321,6 +323,25 @@ def _restore_numbers(model: Any, before: dict[str, float], built_since: bool) ->
             continue
         changed.append(name)
     return changed
+
+
+def _restore_tensors(model: Any, before: dict[str, Any]) -> list[str]:
+    """Restores the public attributes that are tensors of the trace now. Returns the names of those
+    that the trace may have read as numbers: a running mean, but not None."""
+    made = [
+        name
+        for name, one in vars(model).items()
+        if name[0] != "_" and isinstance(one, tf.Tensor) and batch.is_symbolic(one)
+    ]
+    made = [name for name in made if vars(model)[name] is not before.get(name)]
+    for name in made:
+        if name in before:
+            setattr(model, name, before[name])
+        else:
+            delattr(model, name)
+    return [
+        name for name in made if isinstance(getattr(model, name, None), (int, float, tf.Tensor))
+    ]
 
 
 def _first_line(error: Exception) -> str:

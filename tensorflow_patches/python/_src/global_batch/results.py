@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+import tensorflow as tf
 from tensorflow.mpi._src.global_batch.batch import Part
 from tensorflow.mpi._src.global_batch.kinds import Kind
 from tensorflow.mpi._src.global_batch.sites import Findings
+from tensorflow.mpi._src.variables import unwrap
 
 WEIGHT = "_tf_mpi_weight"  # a key of the logs, until keras/logs.py removes it
 _RETURNED = "_tf_mpi_returned"  # attribute of a model: what sources_of() returns, by kind of step
@@ -37,10 +40,21 @@ def record_returned(model: Any, part: Part, findings: Findings, logs: Any) -> No
     _note_last_results(model, part)
     for path, value in leaves(logs if isinstance(logs, dict) else {}):
         if id(value) not in part.results:
+            if _is_same_on_ranks(model, value):
+                continue
             terms, kind = part.terms(value), part.kind(value)
             if terms is None and kind in (Kind.RATIO, Kind.LINEAR):
                 kind = Kind.MIXED
             findings.values[path] = Kind.LINEAR if terms is not None and len(terms) > 1 else kind
+
+
+def _is_same_on_ranks(model: Any, value: Any) -> bool:
+    """Whether it is a number of Python, or a variable other than a metric's."""
+    if isinstance(value, (int, float, np.number)):
+        return True
+    own = unwrap.tf_variable(value)
+    of_metrics = (unwrap.tf_variable(v) for metric in model.metrics for v in metric.variables)
+    return isinstance(own, tf.Variable) and all(own is not one for one in of_metrics)
 
 
 def note_returned(model: Any, kind: str, part: Part, logs: Any) -> Any:

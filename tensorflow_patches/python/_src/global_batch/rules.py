@@ -24,7 +24,7 @@ from tensorflow.mpi._src.global_batch.node import Node, drawn_mark
 
 # The output depends on the samples as the first input does.
 _AS_IS = """
-Bitcast CheckNumerics DebugGradientIdentity EnsureShape Identity PlaceholderWithDefault
+Bitcast CheckNumerics DebugGradientIdentity Identity PlaceholderWithDefault
 PreventGradient Snapshot StopGradient XlaSharding Conj Real Imag
 """.split()
 # Elementwise, on one tensor or several.
@@ -242,6 +242,7 @@ _RULES: dict[str, Callable[[Node], Dependence]] = {
     "BiasAddGrad": arithmetic.bias_gradient,
     "Cast": arithmetic.cast,
     "ConcatV2": layout.concat,
+    "EnsureShape": arithmetic.ensured,
     "ExpandDims": layout.expand,
     "L2Loss": arithmetic.l2_loss,
     "OneHot": indices.one_hot,
@@ -268,4 +269,4 @@ _RULES: dict[str, Callable[[Node], Dependence]] = {
 }
 _QUOTIENTS = {arithmetic.divide, arithmetic.reciprocal}
 # Rules that apply even if all inputs are constants.
-_OF_CONSTANTS = {creation.fill, creation.broadcast, arithmetic.as_is}
+_OF_CONSTANTS = {creation.fill, creation.broadcast, arithmetic.as_is, arithmetic.ensured}

@@ -78,6 +78,14 @@ def as_is(node: Node) -> Dependence:
     return node.deps[0]
 
 
+def ensured(node: Node) -> Dependence:
+    """EnsureShape, which fails on a part if the script fixes the number of samples."""
+    dep, shape = node.deps[0], node.op.get_attr("shape")
+    if not dep.has_rows or dep.axis < 0 or node.rows or shape.unknown_rank:
+        return dep
+    return MIXED if shape.dim[dep.axis].size >= 0 else dep
+
+
 def zeros_like(node: Node) -> Dependence:
     dep, zero = node.deps[0], node.type == "ZerosLike"
     if dep.has_rows and not dep.mask:
@@ -240,7 +248,8 @@ def _evaluated(tensor: Any) -> Any:
 
 
 def reduce(node: Node) -> Dependence:
-    dep, linear = node.deps[0], node.type in ("Sum", "Mean")
+    dep, rounds = node.deps[0], node.type == "Mean" and node.output.dtype.is_integer
+    linear = node.type in ("Sum", "Mean") and not rounds
     if dep.base in (Kind.SUM, Kind.LINEAR):
         return dep.but() if linear else MIXED
     if dep.base in (Kind.CONST, Kind.SIZE):
@@ -270,6 +279,8 @@ def _over_samples(node: Node, dep: Dependence) -> Dependence:
     if name == "Mean":
         if dep.same:
             return CONST.but(power=dep.power, over=dep.over)
+        if node.output.dtype.is_integer:  # rounded down
+            return MIXED
         return SUM.but(power=dep.power - 1, over=dep.over)
     if name == "Sum":
         if dep.same:

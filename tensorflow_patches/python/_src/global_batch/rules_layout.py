@@ -72,13 +72,15 @@ def reshape(node: Node) -> Dependence:
     # In row-major order, the elements pass through all samples `first` times; a reshape does not
     # change that.
     first = sizes.product(before[: dep.axis])
-    if not (dep.same and dep.any_layout):
+    # With other dimensions, only the elements along that of samples are alike.
+    alike = dep.any_layout and sizes.product(before) == before[dep.axis]
+    if not (dep.same and alike):
         first *= dep.outer
     for axis, size in enumerate(after):
         outer = first / sizes.product(after[:axis])
         inner = size / (outer * node.size) if outer.factor else outer
         if outer.is_whole and inner.is_whole and inner.factor:
-            return dep.but(axis=axis, outer=outer, inner=inner)
+            return dep.but(axis=axis, outer=outer, inner=inner, any_layout=alike)
     return UNKNOWN if _has_unknown_size(before + after) else MIXED
 
 

@@ -16,9 +16,11 @@ def is_batched(spec: Any) -> bool:
 
 def _is_batched_otherwise(spec: Any) -> bool:
     """Whether it is a batch of a type that defines its samples, as BatchableExtensionTypes do."""
+    from tensorflow.python.data.util import structure
     from tensorflow.python.framework import type_spec
 
-    if isinstance(spec, tf.OptionalSpec) or not isinstance(spec, type_spec.BatchableTypeSpec):
+    absent = (tf.OptionalSpec, structure.NoneTensorSpec)
+    if isinstance(spec, absent) or not isinstance(spec, type_spec.BatchableTypeSpec):
         return False
     try:
         spec._unbatch()

@@ -136,6 +136,17 @@ def assigned(graph: Any, operations: Iterable[Any]) -> Iterator[tuple[Any, Any]]
                     yield handles[kinds.key(source)], None
 
 
+def reads(graph: Any, tensor: Any, handles: set[int]) -> bool:
+    """Whether `tensor` is computed from a variable whose handle has one of these ids."""
+    inner = {which for which, handle in _handles(graph).items() if id(handle) in handles}
+    values = {
+        kinds.key(op.outputs[0])
+        for op in graph.get_operations()
+        if op.type == "ReadVariableOp" and kinds.key(op.inputs[0]) in inner
+    }
+    return _leads_to(tensor, inner | values)
+
+
 def _added(op: Any) -> Any:
     """The tensor that `op`, an assignment, adds to its variable; None if it does not only add."""
     if op.type == "AssignAddVariableOp":

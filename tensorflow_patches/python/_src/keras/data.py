@@ -233,15 +233,16 @@ def _build_states(model: Any, spec: Any) -> None:
     metrics unchanged would not know their values, and an eager step would compute its first
     gradient from weights that are not synchronized yet.
     """
+    from tensorflow.python.data.util import structure
+
     if spec is None:
         return
     needed = model.run_eagerly or isinstance(spec, batch_shard.MaybeShard)
     if model.built and not needed and model._distribute_strategy is None:
         return
     data = batch_shard.data_of(spec)
-    present = tf.nest.map_structure(
-        lambda leaf: None if isinstance(leaf, tf.OptionalSpec) else leaf, data
-    )
+    absent = (tf.OptionalSpec, structure.NoneTensorSpec)
+    present = tf.nest.map_structure(lambda leaf: None if isinstance(leaf, absent) else leaf, data)
     try:
         strategy = model._distribute_strategy
         with strategy.scope() if strategy is not None else contextlib.nullcontext():
