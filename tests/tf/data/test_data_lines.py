@@ -291,6 +291,11 @@ def test_the_reason_why_a_map_of_batches_needs_all_rows_is_given(feeds, monkeypa
         function=types.SimpleNamespace(graph=graph), _input_structure=[made]
     )
     assert row_wise._why_mixed(wrapped) == "mixes the samples of a batch (Mean)"
+    rows = types.SimpleNamespace(kind=row_wise.Kind.ROWS, outer=row_wise.ONE, inner=row_wise.ONE)
+    analysis.dependence = lambda _: rows
+    made.shape = type("Shape", (tuple,), {"rank": 2})((8, 3))
+    assert row_wise._why_mixed(wrapped) == "works only for batches of one size"
+    made.shape = types.SimpleNamespace(rank=2)
     graph.outputs, analysis.foreign_draws = [], [draw]
     assert row_wise._why_mixed(wrapped) == "draws for a whole batch (RandomUniform)"
     ops.append("Assert")
