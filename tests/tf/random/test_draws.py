@@ -73,6 +73,7 @@ def test_the_clock_and_no_seed_do_not_count_as_the_scripts_seed(which, monkeypat
         assert host.has_seeded(which)
         seed(*no_seed)
         assert not host.has_seeded(which)
+    assert not host.entropy.is_clock(1 << 2048), "larger than a float"
 
 
 @pytest.mark.parametrize("kind", ["keras", full("tf_keras")])

@@ -87,7 +87,10 @@ def is_clock(seed: Any) -> bool:
     """Whether a seed is the current time, in any unit: the script wants new draws in each run."""
     if isinstance(seed, bool) or not isinstance(seed, numbers.Real):
         return False
-    value, now = float(seed), time.time()
+    try:
+        value, now = float(seed), time.time()
+    except OverflowError:  # an int of over 1024 bits
+        return False
     if any(abs(value / unit - now) < _SECONDS for unit in (1, 1e3, 1e6, 1e9)):
         return True
     behind = (now * 1e3 - value) % 2**32  # milliseconds, as np.random.seed takes them
