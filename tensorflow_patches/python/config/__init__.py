@@ -1,5 +1,5 @@
 """`TF_MPI_*` and the launchers' variables: the only code that reads the environment, apart from
-at_start.py and compat/finder.py, which run in every Python program.
+at_start.py (runs in every process of a launcher) and compat/finder.py (in every Python program).
 
 parameters.py has each parameter's name, type, default, range and help. `docs/parameters.md` and
 `python -m tensorflow.mpi config` are printed from it, and an invalid value raises an error that
