@@ -75,8 +75,8 @@ def states_of(model: Any, kind: str) -> States:
         for variable in metric.variables:
             is_same = is_whole or id(unwrap.tf_variable(variable)) in whole
             how = str(getattr(variable, "aggregation", "sum")).rpartition(".")[2].lower()
-            # A metric's own tf.Variable has no aggregation. Updates add to it, or the metric has the
-            # whole batch (global_batch/metrics.py).
+            # A metric's own tf.Variable has no aggregation. Updates add to it, or the metric has
+            # the whole batch (global_batch/metrics.py).
             how = "sum" if how == "none" else how
             found.append((variable, "same" if is_same else how))
     return _distinct(found)
