@@ -6,6 +6,7 @@ Prints what this rank sees in each case.
 from __future__ import annotations
 
 import functools
+import tempfile
 import time
 from typing import Any
 
@@ -89,6 +90,9 @@ def cut_short() -> dict[str, Any]:
     twice = shared.repeat(2).prefetch(ahead)
     buffered = shuffled()
     list(buffered.repeat(2).shuffle(tf.data.UNKNOWN_CARDINALITY).take(1))
+    counted, saved = shuffled(), shuffled()
+    counted.reduce(0, lambda number, _: number + 1)
+    saved.save(tempfile.mkdtemp())
     return {
         "orders": [[int(i) for i in again] for _ in range(12)],
         "endless": [first_of(endless, 6) for _ in range(8)],
@@ -97,6 +101,8 @@ def cut_short() -> dict[str, Any]:
         "whole": [[int(i) for i in twice] for _ in range(2)],
         "shared": [int(i) for i in shared],
         "buffered": [int(i) for i in buffered],
+        "counted": [[int(i) for i in one] for one in (counted, saved)],
+        "of parts": of_part(counted.batch(2)) + of_part(saved.batch(2)),
         "taken": [[int(i) for i in endless.take(number)] for number in (2, 9, 1)],
     }
 
@@ -225,6 +231,7 @@ result(
     {
         "open": {name: opened(make) for name, make in OPEN.items()},
         "cut short": cut_short(),
+        # After a part was made; these datasets are not parts.
         "drawn": {name: drawn(function) for name, function in DRAWN.items()},
         "failed": {
             "fit": said(fit, unreadable),

@@ -31,6 +31,7 @@ def test_an_undefined_order_is_the_same_on_all_ranks(ranks):
 
 def test_reading_ahead_does_not_change_the_next_order(ranks):
     first, second = (rank["cut short"] for rank in ranks)
+    parts = [found.pop("of parts") for found in (first, second)]
     assert first == second
     orders = first["orders"]
     assert first["endless"] == first["cached"] == orders[:8]
@@ -38,6 +39,9 @@ def test_reading_ahead_does_not_change_the_next_order(ranks):
     assert first["whole"] == [orders[0] + orders[1], orders[2] + orders[3]]
     assert first["shared"] == orders[4], "repeat has iterated it twice, two times"
     assert first["buffered"] == orders[2], "a shuffle of all elements has read both passes"
+    assert first["counted"] == [orders[1]] * 2, "reduce and save iterate it"
+    for rank, part in enumerate(parts):
+        assert part == [orders[2][rank::2], orders[3][rank::2]] * 2
     assert first["taken"] == [orders[8][:2], orders[9] + orders[10][:3], orders[11][:1]]
 
 

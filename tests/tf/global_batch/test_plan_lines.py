@@ -321,6 +321,7 @@ def test_a_model_that_only_its_step_can_build_is_logged(monkeypatch, tensorflow,
         model.run_eagerly, model._distribute_strategy = False, None
         monkeypatch.setattr(data.batch_shard, "MaybeShard", Ragged)
         monkeypatch.setattr(data.batch_shard, "data_of", lambda _: None)
+        monkeypatch.setitem(sys.modules, "tensorflow.python.data.util", mock.Mock())
         data._build_states(model, Tensor())
     else:
         tensorflow.function.side_effect = TypeError("needs real tensors")
@@ -339,3 +340,18 @@ def test_moments_of_a_normalization_in_an_analyzed_step_are_named(monkeypatch, t
     batch_norm._constants(layer, types.SimpleNamespace(shape=(8, 2), dtype="f"), [0])
     (why,) = found.whys
     assert why.what == "a gradient of samples that passes through the moments of layer 'norm'"
+
+
+@pytest.mark.parametrize("call", ["fit", "evaluate"])
+@pytest.mark.parametrize("whole_batches", [True, False], ids=["one batch", "own batches"])
+@pytest.mark.parametrize("how", ["PART", "SCALED"])
+def test_equal_values_of_parts_are_not_reported(
+    plan, said, monkeypatch, call, whole_batches, how
+) -> None:
+    """If all samples are equal, so are the ranks' gradients, which says nothing of their data."""
+    site = types.SimpleNamespace(kind="loss", how=plan.How[how])
+    findings(plan, monkeypatch, sites=[site])
+    sent: list[None] = []
+    monkeypatch.setattr(plan.batch, "send_distinct_gradient", lambda: sent.append(None))
+    plan._make(step(call=call), None, True, None, whole_batches)
+    assert len(sent) == (whole_batches and (call == "fit" or how == "SCALED"))

@@ -5,6 +5,7 @@ Parts have no weight here: if a batch does not divide evenly, some ranks get one
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import threading
@@ -142,6 +143,18 @@ def _part_of(dataset: Any) -> Any:
 def is_part(dataset: Any) -> bool:
     """Whether it is this rank's part of a dataset, or made from one."""
     return any(hasattr(one, "_tf_mpi_part") for one in _down_to_parts(dataset))
+
+
+def tracing(original: Any) -> Any:
+    """Wraps StructuredFunctionWrapper.__init__: after a dataset was divided, the functions of other
+    datasets still draw the same numbers on all ranks."""
+
+    def init(self: Any, func: Any, name: Any, dataset: Any = None, *args: Any, **given: Any) -> Any:
+        same = dataset is not None and not is_part(dataset)
+        with scope.replicated_step() if same else contextlib.nullcontext():
+            original(self, func, name, dataset, *args, **given)
+
+    return init
 
 
 def _down_to_parts(dataset: Any) -> Iterator[Any]:

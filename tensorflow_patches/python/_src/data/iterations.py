@@ -294,11 +294,11 @@ def register_replacement(made: Any, dataset: Any) -> None:
     setattr(origin, _UNCERTAIN, True)
 
 
-def to_iterate(dataset: Any) -> Any:
+def to_iterate(dataset: Any, unsure: bool = False) -> Any:
     """The dataset to iterate in place of `dataset`. Call it once for each iterator that is created:
-    it counts the seeds that the iterator will draw."""
+    it counts the seeds that the iterator will draw. `unsure`: some ranks may create none."""
     found: dict[int, tuple[Any, _Path]] = {}
-    _collect_draws(dataset._variant_tensor, _Path(), found)
+    _collect_draws(dataset._variant_tensor, _Path(unsure=unsure), found)
     replacements: dict[int, Any] = {}
     generators: dict[int, Any] = {}
     for identity, (variant, path) in found.items():
@@ -319,6 +319,20 @@ def to_iterate(dataset: Any) -> Any:
     return _as_dataset(
         dataset, _rebuilt(dataset._variant_tensor, replacements), list(generators.values())
     )
+
+
+def reading(read: Callable[..., Any], on_rank_0: bool = False) -> Callable[..., Any]:
+    """Wraps what iterates a dataset to its end without an iterator, such as reduce().
+
+    Args:
+      on_rank_0: only rank 0 does.
+    """
+
+    def counted(dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        dataset = to_iterate(dataset, on_rank_0) if tf.executing_eagerly() else dataset
+        return read(dataset, *args, **kwargs)
+
+    return counted
 
 
 def _count_draws(origin: Any, path: _Path) -> int:

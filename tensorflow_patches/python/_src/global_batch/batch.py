@@ -451,11 +451,11 @@ def allgather(x: Any) -> Any:
 
 
 def send_distinct_gradient() -> None:
-    """Called on all ranks before steps in which all of them compute the same whole batch.
+    """Called on all ranks before steps whose data every rank has: whole batches, or parts of them.
 
-    The coordinator warns if the first gradients are equal on all ranks. With whole batches they
-    are, and should be; this average of values that differ prevents the warning. Only the first call
-    makes it.
+    The coordinator warns if the first gradients are equal on all ranks, as if nothing divided the
+    data. Here they may be: with whole batches, or if all samples are equal. This average of values
+    that differ prevents the warning. Only the first call makes it.
     """
     global distinct_gradient_sent
     if distinct_gradient_sent or group.size == 1:

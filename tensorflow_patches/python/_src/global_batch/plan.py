@@ -130,9 +130,10 @@ def _make(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batches: 
         _warn_of_parts(step, plan)
     if findings.foreign_draw and not plan.is_whole:
         _warn_of_restored_draw(step, findings.foreign_draw)
-    if plan.is_whole and step.call == "fit":
-        batch.send_distinct_gradient()  # because all ranks' gradients will be the same
-    elif step.call == "fit":
+    averages = step.call == "fit" or any(site.how is not How.PART for site in plan.sites)
+    if averages and (plan.is_whole or whole_batches):
+        batch.send_distinct_gradient()
+    if step.call == "fit" and not plan.is_whole:
         for what in _not_combinable(findings):
             _warn_of_value(step, what)
     _report(step, plan)

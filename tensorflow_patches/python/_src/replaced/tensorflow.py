@@ -6,7 +6,14 @@ import functools
 
 from tensorflow.mpi._src.average import distinct, shares
 from tensorflow.mpi._src.compat_v1 import gradients
-from tensorflow.mpi._src.data import failures, iterations, keyed_maps, on_cpu, one_order
+from tensorflow.mpi._src.data import (
+    dataset_shard,
+    failures,
+    iterations,
+    keyed_maps,
+    on_cpu,
+    one_order,
+)
 from tensorflow.mpi._src.distribute import average_loss, strategies
 from tensorflow.mpi._src.files import dataset_files, shared_calls, tensorflow_files, writes
 from tensorflow.mpi._src.global_batch import gradients as batch_gradients
@@ -76,6 +83,8 @@ TENSORFLOW = (
     Row(f"{_P}.data.ops.map_op:_map_v2", How.WRAP, keyed_maps.mapping,
         "a parallel map draws random numbers per sample", _ORDER, DRAWS),
     Row(f"{_P}.data.ops.structured_function:StructuredFunctionWrapper.__init__", How.WRAP,
+        dataset_shard.tracing, "only the functions of a part draw for its samples", _ORDER),
+    Row(f"{_P}.data.ops.structured_function:StructuredFunctionWrapper.__init__", How.WRAP,
         on_cpu.traced, "functions that slice and count start faster",
         "tf/internals/test_internals.py"),
     # Order of datasets
@@ -87,6 +96,8 @@ TENSORFLOW = (
         "nondeterministic order is the same on all ranks", _ORDER),
     Row(f"{_P}.ops.{{gen_dataset_ops,gen_experimental_dataset_ops}}:pywrap_tfe", How.WRAP,
         iterations.noting, "each iteration has its own order, same on all ranks", _ORDER),
+    Row(f"{_P}.data.ops.dataset_ops:DatasetV2.{{reduce,get_single_element}}", How.WRAP,
+        iterations.reading, "counts as an iteration on all ranks", _ORDER),
     Row(f"{_P}.ops.gen_dataset_ops:dummy_memory_cache", How.WRAP, iterations.holding,
         "a cache has one order", _ORDER),
     Row(f"{_P}.data.ops.iterator_ops:OwnedIterator._next_internal", How.WRAP, failures.iterating,
@@ -137,6 +148,9 @@ TENSORFLOW = (
         "only one process may write a snapshot", _NAMES, OTHER_FILES),
     Row(f"{_P}.data.ops.save_op:_save", How.WRAP, dataset_files.saved_once,
         "only rank 0 writes it", _NAMES, FILES),
+    Row(f"{_P}.data.ops.save_op:_save", How.WRAP,
+        functools.partial(iterations.reading, on_rank_0=True),
+        "counts as an iteration on all ranks", _ORDER),
     Row(f"{_IO}.file_io:FileIO._prewrite_check", How.WRAP, writes.checking_before_write,
         "a file that all ranks write appears when complete", _WHOLE, FILES),
     Row(f"{_IO}.file_io:{{create_dir_v2,delete_file_v2,delete_recursively_v2,rename_v2}}", How.WRAP,
