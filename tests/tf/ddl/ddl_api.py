@@ -42,6 +42,7 @@ def modes():
     for options, words in (
         (f"-mode b:{SIZE + 1}x1", "or pass a mode whose numbers multiply to"),
         (f"-mode 3:{SIZE}x1", "declares 3 levels"),
+        ("-mode 'b", "DDL options '-mode 'b' are not accepted: No closing quotation"),
         ("-mode b", "is not accepted; accepted: LETTER:AxBx..., such as b:4x2"),
         ("-mode b:0x1", "is not accepted"),
         ("-mode", "DDL option -mode needs a value"),

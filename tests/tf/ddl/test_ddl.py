@@ -80,6 +80,9 @@ horovodrun -np 2 --jsrun python train.py
 horovodrun --version
 horovodrun -np 2 --autotune python train.py
 horovodrun -np 2 --start-timeout 5 python train.py
+horovodrun -np 2 --mpi-args=--bind-to-core python train.py
+horovodrun -np 2 --mpi-args=--x="y python train.py
+ddlrun -H a -mpiarg --x="y python train.py
 """.strip().splitlines()
 
 
@@ -116,6 +119,7 @@ def test_horovodrun_builds_the_mpirun_command(became):
     assert "4 ranks need 4 slots, but a:2 has fewer" in became[LINES[2]][2]
     assert "-H a:2,b:1" in became[LINES[3]][0]
     assert "-x TF_MPI_TIMELINE=t.json --tag-output python" in became[LINES[4]][0]
+    assert became[LINES[25]][0] == f"{start} 2 -H localhost:2 --bind-to-core python train.py"
     assert "TF_MPI_" not in became[LINES[24]][0]  # the timeout is not one for the whole run
 
 
@@ -133,6 +137,8 @@ def test_unsupported_options_of_horovodrun_are_named(became):
         "horovodrun --jsrun is not supported: start the ranks with jsrun itself"
         in became[LINES[21]][2]
     )
+    unbalanced = """ '--x="y' is not accepted: No closing quotation"""
+    assert f"horovodrun: --mpi-args{unbalanced}" in became[LINES[26]][2]
     assert "tensorflow.mpi's horovodrun, with Horovod 0.28.1's API" in became[LINES[22]][2]
 
 
@@ -151,7 +157,13 @@ def test_ddlrun_checks_the_nodes_and_the_shape(became):
     assert (
         "the nodes are not ready for 4 ranks:\nnode bad has no TensorFlow" in became[LINES[14]][2]
     )
-    words = became[LINES[15]][0]
+    assert """-mpiarg '--x="y' is not accepted""" in became[LINES[27]][2]
+    words, checked, _ = became[LINES[15]]
+    (check,) = checked
+    # mpirun refuses a second --map-by. The check needs all options but those that place ranks.
+    assert words.count("--map-by") == 1 and "--bind-to" not in words
+    assert "-np 2 -H a:1,b:1 --bind-to none --map-by slot" in check and "rankfile" not in check
+    assert " --tag-output " in check
     assert "-np 3 -H a:2,b:1" in words and "-x DDL_OPTIONS= " in words
     assert "--tag-output --map-by rankfile:file=" in words
     assert "pass only one" in became[LINES[16]][2]

@@ -65,7 +65,10 @@ class Options:
 
 def parse_options(text: str) -> Options:
     """Raises ModeError for an unknown option."""
-    words = shlex.split(text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:  # a quote without its partner
+        raise ModeError(f"DDL options '{text}' are not accepted: {error}") from None
     mode, dump_iter = None, 0
     while words:
         word = words.pop(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -61,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         ranks = _ranks(options, mode, hosts)
         if mode is not None:
             mode.check(ranks)
-        more = shlex.split(options.mpiarg)
+        more = mpirun.split(options.mpiarg, "-mpiarg")
         if options.rankfile:
             more += ["--map-by", f"rankfile:file={options.rankfile}"]
         if not options.skipchecks:
@@ -120,7 +119,7 @@ def _check_nodes(ranks: int, hosts: list[tuple[str, int]], more: list[str], verb
     """Runs doctor --nodes with one rank on each host. Raises LaunchError if a check fails."""
     one_each = [(host, 1) for host, _ in hosts]
     doctor = [sys.executable, "-m", "tensorflow.mpi", "doctor", "--nodes"]
-    words = mpirun.command(len(one_each) or 1, doctor, one_each, [] if hosts else more)
+    words = mpirun.command(len(one_each) or 1, doctor, one_each, mpirun.without_placing(more))
     if verbose:
         print(" ".join(words), file=sys.stderr, flush=True)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 
@@ -81,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _command(options: argparse.Namespace) -> list[str]:
     hosts = mpirun.given_hosts(options)
-    more = shlex.split(options.mpi_args)
+    more = mpirun.split(options.mpi_args, "--mpi-args")
     if options.network_interface:
         more += ["--mca", "btl_tcp_if_include", options.network_interface]
     if options.tcp:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
+import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +18,34 @@ _PASSED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED")
 _PREFIXES = ("TF_", "KERAS_", "HOROVOD_", "DDL_")
 
 
+# Options of mpirun, without their dashes, that say where ranks run. mpirun refuses one that is
+# given twice, or that contradicts another.
+_PLACING = re.compile(r"map-?by|bind-?to|by|n?per|N$|ppr|rankfile|rf$|cpu")
+
+
 class LaunchError(Exception):
     """The ranks cannot be started; the text says why, and what to do."""
+
+
+def split(text: str, option: str) -> list[str]:
+    """The words of an option's value, as a shell splits it. Raises LaunchError."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:  # a quote without its partner
+        raise LaunchError(f"{option} '{text}' is not accepted: {error}") from None
+
+
+def without_placing(words: Sequence[str]) -> list[str]:
+    """Options for mpirun, without those that say where ranks run, and without their values."""
+    kept: list[str] = []
+    skips = False
+    for word in words:
+        option = word.startswith("-")
+        if option:
+            skips = _PLACING.match(word.lstrip("-")) is not None
+        if not skips:
+            kept.append(word)
+    return kept
 
 
 def parse_hosts(text: str) -> list[tuple[str, int]]:
@@ -84,7 +112,7 @@ def command(
     hosts, on this node.
 
     Args:
-      more: further options for mpirun.
+      more: further options for mpirun; they may say where ranks run.
       variables: environment variables for all ranks, in place of this process's.
 
     Raises LaunchError if the hosts have fewer slots than there are ranks.
@@ -98,7 +126,8 @@ def command(
     passed |= {name: f"{name}={value}" for name, value in (variables or {}).items()}
     words = [path(), "--allow-run-as-root", "-np", str(ranks)]
     words += ["-H", ",".join(f"{host}:{number}" for host, number in places)]
-    words += ["--bind-to", "none", "--map-by", "slot"]
+    if without_placing(more) == list(more):
+        words += ["--bind-to", "none", "--map-by", "slot"]
     for setting in passed.values():
         words += ["-x", setting]
     return [*words, *more, *program]
