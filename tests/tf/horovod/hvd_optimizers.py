@@ -214,6 +214,21 @@ def keras_passes_per_step():
 
 
 @check
+def keras_scaled_updates():
+    """A LossScaleOptimizer around hvd's: if one rank's gradients overflow, all skip the step."""
+    x, y = (np.concatenate([data, data]) for data in DATA)
+    x[0] = np.inf if RANK == SIZE - 1 else 1.0
+    for passes, op, updates in ((1, hvd.Average, 1), (1, hvd.Sum, SIZE), (2, hvd.Average, 0)):
+        sgd = keras.optimizers.SGD(0.125)
+        inner = hvd.DistributedOptimizer(sgd, op=op, backward_passes_per_step=passes)
+        optimizer = keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=8)
+        model = model_of(optimizer)
+        model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+        equal(model.get_weights()[0], [[updates * 0.125 * 2 * MEAN]], 1e-6)
+        equal(getattr(optimizer, "dynamic_scale", getattr(optimizer, "loss_scale", None)), 4.0)
+
+
+@check
 def keras_process_sets_and_local_layers():
     model = model_of(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.125)))
     layer = model.layers[-1]

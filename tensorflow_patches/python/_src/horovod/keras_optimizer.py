@@ -1,7 +1,8 @@
 """hvd.DistributedOptimizer for the optimizers of Keras 3 and tf_keras, current and legacy.
 
 The new optimizer's class has the name of the original's, so that a model saved with it loads
-without Horovod. The outermost update reduces every gradient that is not yet reduced.
+without Horovod. The outermost update reduces every gradient that is not yet reduced: that of a
+LossScaleOptimizer, if there is one around it, so that all ranks skip the same steps.
 """
 
 from __future__ import annotations
@@ -78,7 +79,12 @@ class Reducing:
             flat = tf.nest.flatten(var_list)
             value = loss
         own = tape.gradient(value, flat, grad_loss)
-        return list(zip(self._allreduce(own, flat), flat, strict=True))
+        return list(zip(self._computed(own, flat), flat, strict=True))
+
+    def _computed(self, grads: Any, variables: Any) -> list[Any]:
+        """The reduced gradients, which tf_keras's LossScaleOptimizer unscales before its update."""
+        self.__dict__["_hvd_has_computed"] = True
+        return self._allreduce(grads, variables)
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Any:
         return self._compute_gradients(loss, var_list, None, tape)
@@ -103,18 +109,25 @@ class _OfKeras3(Reducing):
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         base: Any = super()
+        return self._tf_mpi_update(self, base.apply, grads, trainable_variables)
+
+    def _tf_mpi_update(
+        self, outer: Any, apply: Any, grads: Any, trainable_variables: Any = None
+    ) -> Any:
+        """Calls `apply`, the update of `outer`, with the reduced gradients. `outer`: this optimizer
+        or the one around it (keras/optimizers.py)."""
         if getattr(_inside, "on", False):
-            return base.apply(grads, trainable_variables)
+            return apply(grads, trainable_variables)
         variables = trainable_variables
         if variables is None:
-            variables = self._trainable_variables  # type: ignore[attr-defined]
-        elif not self.built:  # type: ignore[attr-defined]
+            variables = outer._trainable_variables
+        elif not outer.built:
             with tf.init_scope():
-                self.build(list(variables))  # type: ignore[attr-defined]
+                outer.build(list(variables))
 
         def update(reduced: Any) -> Any:
             with threads.inside(_inside, on=True):
-                return base.apply(reduced, trainable_variables)
+                return apply(reduced, trainable_variables)
 
         return self._hvd_apply(grads, variables, update)
 
@@ -127,18 +140,27 @@ class _OfKeras3(Reducing):
 class _OfTfKeras(Reducing):
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         base: Any = super()
+        return self._tf_mpi_update(self, base.apply_gradients, grads_and_vars, *args, **kwargs)
+
+    def _tf_mpi_update(
+        self, outer: Any, apply: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """As in _OfKeras3."""
         pairs = list(grads_and_vars)
         if getattr(_inside, "on", False):
-            return base.apply_gradients(pairs, *args, **kwargs)
+            return apply(pairs, *args, **kwargs)
         grads, variables = zip(*pairs, strict=True)
-        if self._agg_helper is not None and hasattr(self, "build"):
+        if self.__dict__.pop("_hvd_has_computed", False) and outer is not self:
+            for gradient in grads:  # unscaling has lost the mark
+                gradients.mark(gradient)
+        if self._agg_helper is not None and hasattr(outer, "build"):
             with tf.init_scope():
-                self.build(list(variables))
+                outer.build(list(variables))
 
         def update(reduced: Any) -> Any:
             with threads.inside(_inside, on=True):
                 new = list(zip(reduced, variables, strict=True))
-                return base.apply_gradients(new, *args, **kwargs)
+                return apply(new, *args, **kwargs)
 
         return self._hvd_apply(grads, variables, update)
 
@@ -146,7 +168,7 @@ class _OfTfKeras(Reducing):
 class _OfLegacy(_OfTfKeras):
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         own = super().get_gradients(loss, params)  # type: ignore[misc]
-        return self._allreduce(own, params)
+        return self._computed(own, params)
 
 
 def _mixin_for(optimizer: Any) -> type[Reducing]:

@@ -42,7 +42,8 @@ _TF_KERAS_SUM_ROWS = ("tf_keras.src.optimizers.", "tensorflow.python.keras.optim
 
 def averaging_lists(original: Any) -> Any:
     """Wraps Keras 3's apply(grads, trainable_variables=None)."""
-    return _averaging(functools.partial(_averaged_lists, _SUM_ROWS), _unsupported(), original)
+    average = functools.partial(_averaged_lists, _SUM_ROWS)
+    return _averaging(average, _unsupported(), _left_to_inner(original))
 
 
 def averaging_pairs(original: Any) -> Any:
@@ -52,7 +53,8 @@ def averaging_pairs(original: Any) -> Any:
 
 def averaging_tf_keras(original: Any) -> Any:
     """Wraps apply_gradients(grads_and_vars, ...) of tf_keras and tensorflow.python.keras."""
-    return _averaging(functools.partial(_averaged_pairs, _TF_KERAS_SUM_ROWS), None, original)
+    average = functools.partial(_averaged_pairs, _TF_KERAS_SUM_ROWS)
+    return _averaging(average, None, _left_to_inner(original))
 
 
 def passes_gradients_unaveraged(train_step: Any) -> Any:
@@ -117,6 +119,20 @@ def _averaging(average: Callable[..., Any], reason: str | None, original: Any) -
             grads = average(self, grads, *args, **kwargs)
             with scope.already_averaged():
                 return original(self, grads, *args, **kwargs)
+
+    return update
+
+
+def _left_to_inner(original: Any) -> Any:
+    """Wraps the update of an optimizer such as LossScaleOptimizer, which may skip it: if the one
+    inside it is of Horovod's API, that one reduces first, so that all ranks skip the same updates.
+    """
+
+    def update(self: Any, *args: Any, **kwargs: Any) -> Any:
+        inner: Any = getattr(self, "inner_optimizer", None)
+        if not hasattr(inner, "_tf_mpi_update"):
+            return original(self, *args, **kwargs)
+        return inner._tf_mpi_update(self, functools.partial(original, self), *args, **kwargs)
 
     return update
 
