@@ -149,6 +149,10 @@ def callbacks():
     equal(seen, [1.0])
     losses = ddl.AllReduceN([tf.constant(history.history["loss"])], "avg")[0]
     equal(losses, history.history["loss"], 1e-6)
+    logs = {"f1": np.array([RANK + 1.0, 2.0]), "loss": np.float32(RANK)}
+    ddl.DDLCallback().on_epoch_end(0, logs)  # F1Score has a value for each class
+    equal(logs["f1"], [RANKS.mean(), 2.0])
+    equal(logs["loss"], RANKS.mean() - 1)
 
 
 run_all(sys.argv[1:])

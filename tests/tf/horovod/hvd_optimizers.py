@@ -78,6 +78,14 @@ def tape_options():
     made, loss = gradients(scale_local_gradients=False)
     made.register_local_source(w)
     equal(made.gradient(loss, [w])[0], np.full(3, RANK + 1))
+    other = tf.Variable(tf.zeros([3]))
+    with tf.GradientTape() as tape:
+        loss = (RANK + 1.0) * tf.reduce_sum(w + other)
+    made = hvd.DistributedGradientTape(tape, scale_local_gradients=False)
+    made.register_local_source(w)
+    mine, everyones = made.gradient(loss, [w, other])  # TensorFlow returns one tensor for both
+    equal(mine, np.full(3, RANK + 1))
+    equal(everyones, np.full(3, MEAN), 1e-6)
     made, loss = gradients()
     assert made.gradient(loss, [tf.Variable(1.0), w])[0] is None
     raises(ValueError, lambda: gradients(gradient_predivide_factor=2.0, op=hvd.Sum), PREDIVIDE)
@@ -338,8 +346,12 @@ def metrics_are_averaged():
         *DATA, batch_size=4, verbose=0, callbacks=[hvd_keras.callbacks.MetricAverageCallback()]
     )
     equal(history.history["loss"], [np.mean((np.arange(SIZE) + 1.0) ** 2)], 1e-6)
+    averages = hvd_keras.callbacks.MetricAverageCallback()
+    logs = {"f1": np.array([RANK + 1.0, 2.0]), "loss": np.float32(RANK + 1)}
+    averages.on_epoch_end(0, logs)  # F1Score has a value for each class
+    equal(logs["f1"], [MEAN, 2.0])
+    equal(logs["loss"], MEAN)
     if SIZE > 1:
-        averages = hvd_keras.callbacks.MetricAverageCallback()
         differ = f"the ranks have different metrics: rank {RANK} has"
         raises(ValueError, lambda: averages.on_epoch_end(0, {f"loss{RANK}": 1.0}), differ)
     schedule = hvd_keras.callbacks.LearningRateScheduleCallback

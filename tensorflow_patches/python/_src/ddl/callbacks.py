@@ -17,11 +17,11 @@ class _Metrics:
     def on_epoch_end(self, epoch: Any, logs: Any = None) -> None:
         if not logs or api.size() == 1:
             return
-        names = sorted(logs)
-        mine = np.array([float(logs[name]) for name in names], np.float64)
-        means = graph_collectives.collective("allreduce", mine, "DDLCallback", "average", 0)
-        for name, mean in zip(names, means, strict=True):
-            logs[name] = float(mean)
+        for name in sorted(logs):
+            mine = np.asarray(logs[name], np.float64)  # F1Score's is an array
+            label = f"DDLCallback {name}"
+            mean = graph_collectives.collective("allreduce", mine, label, "average", 0)
+            logs[name] = mean if mean.ndim else float(mean)
 
 
 class _Variables:

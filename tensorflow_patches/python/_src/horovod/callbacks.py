@@ -65,7 +65,7 @@ class _MetricAverage:
         if not logs:
             return
         names = sorted(logs)
-        values = np.array([float(logs[name]) for name in names], np.float64)
+        values = [np.asarray(logs[name], np.float64) for name in names]  # F1Score's is an array
         everyone = objects.allgather_object((names, values), name="MetricAverageCallback")
         for rank, (theirs, _) in enumerate(everyone):
             if theirs != names:
@@ -73,9 +73,9 @@ class _MetricAverage:
                     f"MetricAverageCallback: the ranks have different metrics: rank "
                     f"{basics.rank()} has {names}, rank {rank} has {theirs}"
                 )
-        means = np.mean([numbers for _, numbers in everyone], axis=0)
-        for name, mean in zip(names, means, strict=True):
-            logs[name] = float(mean)
+        for name, *each in zip(names, *(theirs for _, theirs in everyone), strict=True):
+            mean = np.mean(each, axis=0)
+            logs[name] = mean if mean.ndim else float(mean)
 
 
 class _Schedule:

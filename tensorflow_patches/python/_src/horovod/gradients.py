@@ -86,7 +86,6 @@ class Reducer:
             if self.is_local(variable):
                 if self.scale_local_gradients:
                     out[i] = averaging.map_values(lambda g: g / tf.cast(size, g.dtype), gradient)
-                mark(out[i])
             else:
                 to_reduce.append(i)
         if self.sparse_as_dense:
@@ -96,7 +95,8 @@ class Reducer:
         reduced = self._reduced([out[i] for i in to_reduce], [variables[i] for i in to_reduce])
         for i, gradient in zip(to_reduce, reduced, strict=True):
             out[i] = gradient
-            mark(out[i])
+        for gradient in out:  # only now: TensorFlow may return one tensor for two variables
+            mark(gradient)
         return out
 
     def _reduced(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
