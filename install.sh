@@ -228,7 +228,7 @@ install_wheel() {
         logged pip-uninstall "run again" "$python" -m pip uninstall -y tensorflow
     fi
     logged pip-install "check the network and the free disk space ($(disk_space)), then run again" \
-        "$python" -m pip install "tensorflow$extra @ file://$wheel#sha256=$sha"
+        "$python" -m pip install "tensorflow$extra @ $(url_of "$wheel")#sha256=$sha"
     logged import "see $LOG/import.log" "$python" -c 'import tensorflow'
 }
 

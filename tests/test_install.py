@@ -93,7 +93,9 @@ def imported(venv: Path) -> str:
 
 def test_installs_once_and_again_when_the_wheel_changes(tmp_path, venv):
     options = ["--venv", venv, "--system-mpi", "--wheel"]
-    wheel = stand_in(tmp_path, "MARK = 1")
+    folder = tmp_path / "100% of #1"  # characters that a URL escapes
+    folder.mkdir()
+    wheel = stand_in(folder, "MARK = 1")
     first = install(*options, wheel)
     assert first.returncode == 0, first.stdout + first.stderr
     assert imported(venv) == "1"
@@ -103,7 +105,7 @@ def test_installs_once_and_again_when_the_wheel_changes(tmp_path, venv):
     assert second.returncode == 0 and "Already installed" in second.stdout
     assert time.monotonic() - start < 10
 
-    changed = install(*options, stand_in(tmp_path, "MARK = 2"))  # the same version
+    changed = install(*options, stand_in(folder, "MARK = 2"))  # the same version
     assert changed.returncode == 0 and imported(venv) == "2"
 
 
@@ -230,6 +232,16 @@ def test_pip_keeps_the_wheel_and_rank_0_reports_that_it_was_replaced(tmp_path, v
     assert said.count("each of the 2 ranks trains alone") == said.count("\n") == 1
     for quiet in ({}, {**ranks, "OMPI_COMM_WORLD_RANK": "1"}, {**ranks, "TF_MPI_ENABLE": "0"}):
         assert run(start, **quiet).stderr == ""
+
+
+def test_the_users_own_constraint_of_pip_is_kept(tmp_path, venv):
+    settings = venv / "pip.conf"
+    own = tmp_path / "own.txt"
+    own.touch()
+    settings.write_text(f"[install]\nconstraint = {own}\n")
+    run = install("--venv", venv, "--system-mpi", "--wheel", stand_in(tmp_path))
+    assert run.returncode == 0 and "pip already uses constraints in" in run.stdout
+    assert f"constraint = {own}\n" in settings.read_text()
 
 
 def test_uninstall_without_our_wheel_does_nothing_and_without_environment_fails(tmp_path, venv):

@@ -56,6 +56,8 @@ def test_a_real_one_is_not_shadowed(name, switch, real, tmp_path):
     assert found(name, real, **{switch: "1"}).endswith(ours)
     assert found(name, **{switch: "0"}) == "none"
     assert found(name, real, **{switch: "0"}) == theirs
+    folder = found(name).removesuffix(f"/{name}/__init__.py")
+    assert found(name, folder, **{switch: "0"}).endswith(ours)  # on PYTHONPATH, without the .pth
     other = tmp_path / "folders"
     (other / name).mkdir(parents=True)  # a folder of that name is not a package
     assert found(name, str(other)).endswith(ours)
