@@ -187,10 +187,7 @@ void Negotiator::Answer(ResponseList response_list) {
 }
 
 void Negotiator::ExecuteResponseList(const ResponseList& response_list) {
-  // An error also answers requests that are not announced yet. They are announced first, because
-  // the coordinator counts on it (Coordinator::TakeEarlyError).
-  const bool unannounced = !response_list.errors.empty() && !pending_->ready_list().empty();
-  if (unannounced || (bypass_.voted() && !response_list.responses.empty())) TellCoordinator();
+  if (bypass_.voted() && !response_list.responses.empty()) TellCoordinator();
   if (!state_->ok()) return;
   if (!response_list.responses.empty()) {
     if (response_list.position != bypass_.position()) {
@@ -227,6 +224,9 @@ void Negotiator::ExecuteRest(const ResponseList& response_list) {
     if (withdrawal.rank != state_->rank() || entry == nullptr) continue;
     pending_->Complete(entry, WithdrawnStatus(withdrawal.name));
   }
+  // An error also answers a request that is not announced yet, such as the one after a withdrawn
+  // one. It is announced first, because the coordinator counts on it (TakeEarlyError).
+  if (!response_list.errors.empty() && !pending_->ready_list().empty()) TellCoordinator();
   for (const NamedError& error : response_list.errors) pending_->CompleteByError(error);
   if (coordinator_ == nullptr) {  // rank 0 has already counted its own posts
     for (const std::string& post : response_list.posts) {

@@ -42,11 +42,12 @@ class ProtocolTest : public TimedTest {
     coordinator_.Receive(rank, ready_list, Clock::now());
   }
 
-  static ReadyList Ready(const Job& job) {
+  static ReadyList Ready(const Request& request) {
     ReadyList ready_list;
-    ready_list.requests.push_back({job.name, MakeRequest(job, nullptr, nullptr).signature, 0});
+    ready_list.requests.push_back({request.name, request.signature, 0});
     return ready_list;
   }
+  static ReadyList Ready(const Job& job) { return Ready(MakeRequest(job, nullptr, nullptr)); }
 
   void SendResponseList() {
     ResponseList response_list = coordinator_.Decide(Clock::now());
@@ -116,9 +117,36 @@ TEST_F(ProtocolTest, AWithdrawalAndAnErrorOfOneNameInOneResponseList) {
   EXPECT_EQ(Await(third).code(), Code::kInvalidArgument);
 }
 
+// The same with a third request of a name that has a number. A ready list contains a number only
+// once, so the second request, which the error answers, is announced before the third.
+TEST_F(ProtocolTest, TheRequestAfterAWithdrawalAndAnErrorIsAnnouncedToo) {
+  const ReadyList barrier = Ready(MakeBarrier("b"));  // moves no data
+  const auto announce_others = [&](const ReadyList& of_rank_2) {
+    Announce(0, barrier);
+    Announce(2, of_rank_2);
+    SendResponseList();
+  };
+  Ending known = Submit(*engine_, MakeBarrier("b"));
+  Announce(1, NextReadyList());
+  announce_others(barrier);
+  EXPECT_TRUE(Await(known).ok());
+  Ticket ticket = 0;
+  Ending withdrawn = Submit(*engine_, MakeBarrier("b"), &ticket);
+  Announce(1, NextReadyList());
+  Ending second = Submit(*engine_, MakeBarrier("b")), third = Submit(*engine_, MakeBarrier("b"));
+  engine_->Withdraw(ticket);
+  Announce(1, NextReadyList());
+  announce_others(Ready({"b", DataType::kFloat32, ReduceOp::kSum, 2, 0}));
+  EXPECT_EQ(Await(withdrawn).code(), Code::kCancelled);
+  EXPECT_EQ(Await(second).code(), Code::kInvalidArgument);
+  Announce(1, NextReadyList());
+  Announce(1, NextReadyList());
+  announce_others(barrier);
+  EXPECT_TRUE(Await(third).ok());
+}
+
 TEST_F(ProtocolTest, AKnownNameIsAnnouncedByItsNumber) {
-  ReadyList barrier;  // moves no data, so the test need not take part
-  barrier.requests.push_back({"b", MakeBarrier("b").signature, 0});
+  const ReadyList barrier = Ready(MakeBarrier("b"));  // moves no data
   for (int use = 0; use < 3; ++use) {
     Ending ending = Submit(*engine_, MakeBarrier("b"));
     const ReadyList ready_list = NextReadyList();

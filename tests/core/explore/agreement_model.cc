@@ -146,6 +146,9 @@ bool AgreementModel::Do(int r, Task task) {
       Hear(0, task.response_list);
       return true;
     }
+    case Task::Kind::kEnd:
+      EndAfterWithdrawals(r, task.response_list);
+      return true;
     case Task::Kind::kRejectTold:
       RejectOutstanding(r);
       return true;
@@ -232,12 +235,8 @@ void AgreementModel::Decide() {
 }
 
 void AgreementModel::Hear(int r, const ResponseList& response_list) {
-  const Rank& rank = ranks_[r];
-  const bool unsaid = !response_list.errors.empty() && !rank.ready_list.empty();
   Begin(r, {Task::Kind::kHear, 0, response_list});
-  if (unsaid || (rank.voted && !response_list.responses.empty())) {
-    Begin(r, {Task::Kind::kTell, 0, {}});
-  }
+  if (ranks_[r].voted && !response_list.responses.empty()) Begin(r, {Task::Kind::kTell, 0, {}});
 }
 
 void AgreementModel::BeginHeard(int r, const ResponseList& response_list) {
@@ -315,6 +314,13 @@ void AgreementModel::End(int r, const ResponseList& response_list) {
       Complete(r, tensor, Ending::kCancelled);
     }
   }
+  Begin(r, {Task::Kind::kEnd, 0, response_list});
+  const bool unsaid = !response_list.errors.empty() && !rank.ready_list.empty();
+  if (unsaid) Begin(r, {Task::Kind::kTell, 0, {}});
+}
+
+void AgreementModel::EndAfterWithdrawals(int r, const ResponseList& response_list) {
+  Rank& rank = ranks_[r];
   for (const NamedError& error : response_list.errors) {
     const int tensor = TensorOf(error.name);
     if (rank.entries[tensor].pending) {

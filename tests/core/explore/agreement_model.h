@@ -74,7 +74,7 @@ class AgreementModel {
   // A rank has a stack of tasks, which its communication thread does before anything else, the last
   // one first. Between actions, a rank with tasks is in a collective.
   struct Task {
-    enum class Kind { kTell, kPredicted, kExecute, kFail, kHear, kSendDecision, kRejectTold };
+    enum class Kind { kTell, kPredicted, kExecute, kEnd, kFail, kHear, kSendDecision, kRejectTold };
     Kind kind;
     int tensor = 0;
     ResponseList response_list;
@@ -131,6 +131,7 @@ class AgreementModel {
   void RejectOutstanding(int r);
   bool Execute(int r, Task task);
   void End(int r, const ResponseList& response_list);
+  void EndAfterWithdrawals(int r, const ResponseList& response_list);
   void Agree(int r, const Response& response, const ResponseItem& item);
   void Complete(int r, int tensor, Ending ending);
   void GoOn(int r);
