@@ -25,8 +25,9 @@ void Messenger::Restart() {
   options.patience = state_->options.vote_patience;
   // Statistics include which rank came last, so with them nothing is held back.
   if (!state_->options.stats) {
-    options.of_all_ranks = [names = &pending_->names()](NameId id) {
-      return names->has(id) && names->signature(id).members == nullptr;
+    options.name_of_all_ranks = [names = &pending_->names()](NameId id) -> const std::string* {
+      const bool of_all = names->has(id) && names->signature(id).members == nullptr;
+      return of_all ? &names->entry(id)->name : nullptr;
     };
   }
   relay_ = std::make_unique<Relay>(links_.below, std::move(options));
@@ -51,7 +52,7 @@ Status Messenger::SendUp(const std::vector<Announcement>& announcements) {
 }
 
 Status Messenger::SendDown(const ResponseList& response_list, const std::string& bytes) {
-  if (relay_ != nullptr && !response_list.errors.empty()) relay_->ForgetPassed();
+  if (relay_ != nullptr && !response_list.errors.empty()) relay_->OnErrors(response_list.errors);
   for (const int child : links_.children) {
     TFMPI_RETURN_IF_NOT_OK(Send(child, bytes));
   }

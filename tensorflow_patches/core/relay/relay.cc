@@ -76,7 +76,9 @@ bool Decode(const std::string& bytes, int size, std::vector<Announcement>* annou
 
 void Relay::Add(Announcement announcement, TimePoint now) {
   if (announcement.list.empty()) return;
-  if (options_.of_all_ranks && IsOnlyReady(announcement.list)) return AddReady(announcement, now);
+  if (options_.name_of_all_ranks && IsOnlyReady(announcement.list)) {
+    return AddReady(announcement, now);
+  }
   PassAll();
   const bool quiet =
       !announcement.list.wait_state.empty() && announcement.list.wait_state.back().has_no_gradients;
@@ -111,24 +113,26 @@ void Relay::AddReady(const Announcement& announcement, TimePoint now) {
   }
 }
 
+// `list`: with one entry.
+bool Relay::IsHeldBack(const ReadyList& list) const {
+  const std::string* name = nullptr;  // unless only some ranks announce it
+  if (list.requests.empty()) {
+    name = options_.name_of_all_ranks(list.ready.empty() ? list.gathers.front().id
+                                                         : list.ready.front());
+  } else if (list.requests.front().signature.members == nullptr) {
+    name = &list.requests.front().name;
+  }
+  return name != nullptr && failed_.count(*name) == 0;
+}
+
 template <typename Key>
 void Relay::Announce(std::map<Key, Name>* names, const Key& key, const RankSet& ranks,
                      ReadyList list, TimePoint now) {
-  const bool of_all =
-      list.requests.empty()
-          ? options_.of_all_ranks(list.ready.empty() ? list.gathers.front().id : list.ready.front())
-          : list.requests.front().signature.members == nullptr;
-  if (!of_all) {
-    // A rank may announce a name twice, once perhaps by its number, if an error has answered it
-    // early (PendingRequests::Announce). The two announcements must not share a list.
-    open_.clear();
+  if (!IsHeldBack(list)) {
+    open_.clear();  // two announcements of a name by one rank must not share a list
     return Emit({ranks, std::move(list)});
   }
   Name* name = &(*names)[key];
-  if (name->kept.Intersects(ranks)) {  // announced again, as above
-    PassAll();
-    open_.clear();
-  }
   // Announced again, so the announcements that were passed on have been answered.
   if (name->passed.Intersects(ranks)) name->passed = RankSet();
   Keep(name, ranks, std::move(list), now);
@@ -166,9 +170,9 @@ bool Relay::HaveJoined(const std::vector<int>& ranks) const {
                      [this](int rank) { return joined_.Contains(rank); });
 }
 
-void Relay::ForgetPassed() {
-  for (auto& [id, name] : numbered_) name.passed = RankSet();
-  for (auto& [key, name] : named_) name.passed = RankSet();
+void Relay::OnErrors(const std::vector<NamedError>& errors) {
+  PassAll();
+  for (const NamedError& error : errors) failed_.insert(error.name);
 }
 
 void Relay::PassAll() {

@@ -5,7 +5,11 @@
 // below have announced it. After `patience` it is forwarded incomplete, because the coordinator
 // reports who is missing. Names that only some ranks announce (Signature::members) are forwarded at
 // once; so are withdrawals, joins, leaves and wait states, after everything that was held back. A
-// rank's announcements keep their order, except that ready names may overtake one another.
+// rank's announcements keep their order, except that different names may overtake one another.
+//
+// An error may answer a name before rank 0 has received this rank's announcement of it, so the rank
+// may announce it again, perhaps by another number. Names that an error has answered are therefore
+// forwarded at once, too, from then on.
 //
 // Pure logic, on the communication thread.
 
@@ -14,6 +18,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,8 +40,9 @@ std::string Encode(const std::vector<Announcement>& announcements);
 bool Decode(const std::string& bytes, int size, std::vector<Announcement>* announcements);
 
 struct RelayOptions {
-  // Whether every rank announces the name with this number. Null: nothing is held back.
-  std::function<bool(NameId id)> of_all_ranks;
+  // The name with this number; null if only some ranks announce it. Without this function nothing
+  // is held back.
+  std::function<const std::string*(NameId id)> name_of_all_ranks;
   Clock::duration patience = std::chrono::milliseconds(10);
 };
 
@@ -48,9 +54,8 @@ class Relay {
 
   // An announcement of this rank, or one that a child has sent.
   void Add(Announcement announcement, TimePoint now);
-  // Call it when an error has answered a name on all ranks: its earlier announcements no longer
-  // count. Forgets those of all names: at worst, others wait for `patience`.
-  void ForgetPassed();
+  // Call it before these errors are sent to the ranks below.
+  void OnErrors(const std::vector<NamedError>& errors);
   // The announcements to forward now, in order.
   std::vector<Announcement> TakeDue(TimePoint now);
   bool has_due() const { return !due_.empty(); }
@@ -68,6 +73,7 @@ class Relay {
   };
 
   void AddReady(const Announcement& announcement, TimePoint now);
+  bool IsHeldBack(const ReadyList& list) const;
   void Keep(Name* name, const RankSet& ranks, ReadyList list, TimePoint now);
   template <typename Key>
   void Announce(std::map<Key, Name>* names, const Key& key, const RankSet& ranks, ReadyList list,
@@ -81,8 +87,9 @@ class Relay {
   const RelayOptions options_;
   std::map<NameId, Name> numbered_;
   std::map<std::string, Name> named_;
-  int kept_ = 0;     // names with parts
-  TimePoint since_;  // when the first of them was kept
+  std::set<std::string> failed_;  // names that an error has answered
+  int kept_ = 0;                  // names with parts
+  TimePoint since_;               // when the first of them was kept
   RankSet joined_;
   RankSet quiet_;  // those that have no gradients for now (WaitState::has_no_gradients)
   std::vector<Announcement> due_;
