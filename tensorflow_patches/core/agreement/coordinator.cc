@@ -84,7 +84,7 @@ void Coordinator::Announce(int rank, const NamedSignature& named, TimePoint now)
   pending.ready[rank] = true;
   ++pending.num_ready;
   NoteReady(rank, &pending, now);
-  if (WithoutRows(pending.named.signature) != WithoutRows(named.signature)) {
+  if (!EqualWithoutRows(pending.named.signature, named.signature)) {
     // In rank order, so that a job that fails twice prints the same line.
     const bool in_order = pending.first_rank < rank;
     const std::string difference =

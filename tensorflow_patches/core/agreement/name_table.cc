@@ -67,11 +67,8 @@ NameTable::Entry* NameTable::TakeFirst(Entry* entry, Submission* submission) {
 }
 
 NameId NameTable::IdOf(const Entry& entry, const Signature& signature) const {
-  const bool gathers = GathersRows(signature.kind);
   for (const NameId id : entry.ids) {
-    const Signature& known = numbered_[id].signature;
-    // Usually without the copy that WithoutRows makes.
-    if (gathers ? known == WithoutRows(signature) : known == signature) return id;
+    if (EqualWithoutRows(numbered_[id].signature, signature)) return id;
   }
   return kNoId;
 }

@@ -97,6 +97,9 @@ Status Executor::Resolve(const ResponseItem& item, int contributors) {
     return refuse("which this rank has not announced");
   }
   if (missing && IsGradient(signature)) state_->script_state->CountMissedGradient();
+  if (takes_part && !EqualWithoutRows(own->signature, signature)) {
+    return refuse("as " + Describe(signature) + ", but has announced " + Describe(own->signature));
+  }
   const bool gathers = GathersRows(signature.kind);
   if (item.rows.size() != static_cast<size_t>(gathers ? size : 0)) {
     return refuse("with row counts of " + std::to_string(item.rows.size()) + " ranks");

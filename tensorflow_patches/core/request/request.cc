@@ -76,6 +76,11 @@ Signature WithoutRows(Signature signature) {
   return signature;
 }
 
+bool EqualWithoutRows(const Signature& a, const Signature& b) {
+  // Usually without the copies that WithoutRows makes.
+  return GathersRows(a.kind) ? WithoutRows(a) == WithoutRows(b) : a == b;
+}
+
 size_t RowBytes(const Signature& signature) {
   const Shape row(signature.shape.begin() + 1, signature.shape.end());
   return static_cast<size_t>(NumElements(row)) * SizeOf(signature.dtype) +

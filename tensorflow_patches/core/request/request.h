@@ -100,6 +100,7 @@ inline bool IsGradient(const Signature& signature) {
 bool IsMember(const Signature& signature, int rank);
 // The part that must be the same on all ranks: an allgather gets 0 rows, others are unchanged.
 Signature WithoutRows(Signature signature);
+bool EqualWithoutRows(const Signature& a, const Signature& b);
 // "'w': rank 0 has allreduce ..., rank 1 has allreduce ...": where the signatures of a name differ.
 // With parts, the first part that differs.
 std::string DescribeDifference(const std::string& name, int first_rank, const Signature& first,

@@ -200,6 +200,21 @@ TEST_F(ProtocolTest, WhatItHasNotAskedForIsRefused) {
   EXPECT_NE(NextReadyList().leaving, "") << "the others are told";
 }
 
+// Its memory has another size.
+TEST_F(ProtocolTest, AnotherShapeThanItHasIsRefused) {
+  Ending ending = SubmitValue({"w", DataType::kFloat32, ReduceOp::kSum, 2, 0});
+  NextReadyList();
+  const ReadyList larger = Ready(Job{"w", DataType::kFloat32, ReduceOp::kSum, 3, 0});
+  for (int rank = 0; rank < 3; ++rank) Announce(rank, larger);
+  SendResponseList();
+  const Status status = Await(ending);
+  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_NE(status.message().find("'w', as allreduce sum of float32 [3], but has announced "
+                                  "allreduce sum of float32 [2]"),
+            std::string::npos)
+      << status.message();
+}
+
 TEST_F(ProtocolTest, ANumberThatItWasNotToldIsRefused) {
   Ending ending = SubmitValue({"w", DataType::kFloat32, ReduceOp::kSum, 2, 0});
   NextReadyList();
