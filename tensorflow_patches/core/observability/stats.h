@@ -49,7 +49,6 @@ class CommunicationStats {
  public:
   explicit CommunicationStats(bool on) : on_(on) {}
 
-  bool on() const { return on_; }
   void Submitted(const Request& request) {
     if (on_ && IsGradient(request.signature)) NoteSubmission(request);
   }
