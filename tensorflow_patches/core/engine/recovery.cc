@@ -115,7 +115,7 @@ Report Recovery::MakeReport() {
   Report report;
   report.former_rank = state_->rank();
   report.done = history_->done();
-  report.first = history_->first();
+  report.first = history_->deleted();
   parts_.pending->names().ForEachInOrder([&](NameTable::Entry* entry) {
     for (const Submission& submission : entry->submissions) {
       const Signature& signature = submission.request.signature;

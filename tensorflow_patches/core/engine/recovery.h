@@ -42,7 +42,7 @@ class Recovery {
     for (int rank = 0; rank < state->size(); ++rank) launch_ranks_[0].push_back(rank);
   }
 
-  // Call it in each turn: a death that no operation has noticed fails the engine, too.
+  // Call it in each turn, so that a death fails the engine even if no operation has noticed it.
   void CheckForDeaths();
   // Collective over all living ranks, after a death or when every script has ended. Returns true
   // if every script has ended; the loop then ends.
@@ -51,7 +51,7 @@ class Recovery {
   Status MapToCurrentGroup(Request* request);
 
  private:
-  Status FailOrphanedBroadcast(Request* request, uint64_t group);
+  Status FailOrphanedBroadcast(Request* request, uint64_t generation);
   bool ReceivedStopReason();
   Report MakeReport();
   std::string DescribeDeaths(const Regrouping& regrouping) const;

@@ -13,8 +13,8 @@ constexpr size_t kMaxNames = size_t{1} << 16;
 
 }  // namespace
 
-// The time up to `time` in which some gradient was outstanding. A `time` before the current
-// interval counts as its begin.
+// The time up to `time` in which some gradient was outstanding. If `time` is before the current
+// interval, that counts as zero.
 Clock::duration CommunicationStats::Busy(TimePoint time) const {
   const TimePoint until = outstanding_ > 0 ? time : std::min(time, busy_until_);
   return busy_before_ + std::max(until - busy_since_, Clock::duration::zero());
@@ -36,7 +36,8 @@ void CommunicationStats::NoteSubmission(const Request& request) {
   busy_at_last_submit_ = std::max(busy_at_last_submit_, Busy(time));
 }
 
-// Notes a gradient. Whether it begins a step: the first one ever, or one that this step has had.
+// Notes a gradient. Returns whether it begins a step: it is the first, or the current step has
+// already had it.
 bool CommunicationStats::BeginsStep(const std::string& name) {
   if (last_step_.size() >= kMaxNames && last_step_.count(name) == 0) return false;
   uint64_t& last = last_step_[name];  // 0: never

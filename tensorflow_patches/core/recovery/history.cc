@@ -42,7 +42,7 @@ Result History::NewResult(size_t bytes) {
 
 std::string History::EncodeAfter(uint64_t number) const {
   Writer writer;
-  for (size_t i = static_cast<size_t>(number - first()); i < units_.size(); ++i) {
+  for (size_t i = static_cast<size_t>(number - deleted()); i < units_.size(); ++i) {
     writer.String(Encode(units_[i].what));
     writer.String({units_[i].result.memory.get(), units_[i].result.bytes});
   }

@@ -31,9 +31,9 @@ struct Unit {
 
 class History {
  public:
-  // The number of units executed. The history contains the units with the numbers (first, done].
+  // The number of units executed, and of those deleted; the others are in the history.
   uint64_t done() const { return done_; }
-  uint64_t first() const { return done_ - units_.size(); }
+  uint64_t deleted() const { return done_ - units_.size(); }
   // The size of all results in the history.
   size_t bytes() const { return bytes_; }
 
@@ -47,8 +47,8 @@ class History {
   // Memory for a result: that of a deleted unit, if it fits.
   Result NewResult(size_t bytes);
 
-  // The units after `number`, which must not be before first(), as bytes; and the reverse, which
-  // returns false if the bytes are invalid.
+  // The units after `number`, which must not be less than deleted(), as bytes; and the reverse,
+  // which returns false if the bytes are invalid.
   std::string EncodeAfter(uint64_t number) const;
   static bool Decode(const std::string& bytes, std::deque<Unit>* units);
 

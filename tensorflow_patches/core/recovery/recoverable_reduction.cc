@@ -44,7 +44,7 @@ Status RecoverableReduction::Execute(const Response& response,
 Status RecoverableReduction::TrimHistory(TimePoint deadline) {
   constexpr size_t kMaxBytes = size_t{64} << 20;
   constexpr uint64_t kMaxUnits = 1000;
-  if (history_.bytes() <= kMaxBytes && history_.done() - history_.first() <= kMaxUnits) {
+  if (history_.bytes() <= kMaxBytes && history_.done() - history_.deleted() <= kMaxUnits) {
     return Status();
   }
   // Every rank takes part in this allreduce, so then all ranks have executed all units.

@@ -120,7 +120,7 @@ int32_t tfmpi_start(const TfMpiOptions* options, char* error) {
 }
 
 void tfmpi_start_waits_for(char* out, int32_t bytes) {
-  std::snprintf(out, static_cast<size_t>(bytes), "%s", tfmpi::StartWaitsFor().c_str());
+  std::snprintf(out, static_cast<size_t>(bytes), "%s", tfmpi::WhomStartWaitsFor().c_str());
 }
 
 int32_t tfmpi_join(char* error) { return Report(tfmpi::JoinRuntime(), error); }

@@ -107,7 +107,7 @@ absl::Status AverageSpec::Read(const tensorflow::NodeDef& node, AverageSpec* spe
   spec->names = AverageNames(node);
   tensorflow::DataTypeVector types;
   if (spec->names.empty() || !GetNodeAttr(node, "T", &types).ok()) {
-    return LacksAttributes();
+    return MissingAttributesError();
   }
   // The weight is included in the T of an IdentityN.
   if (types.size() != spec->names.size() + (marked ? 1 : 0)) {
@@ -122,7 +122,7 @@ absl::Status AverageSpec::Read(const tensorflow::NodeDef& node, AverageSpec* spe
   return absl::OkStatus();
 }
 
-absl::Status LacksAttributes() {
+absl::Status MissingAttributesError() {
   return absl::InvalidArgumentError(
       "an average op lacks its attributes; the graph was probably saved by another version of this "
       "wheel: save it again with this one");

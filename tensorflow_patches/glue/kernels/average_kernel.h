@@ -34,7 +34,7 @@ struct AverageSpec {
 // The tensors' names, from a marked IdentityN or an op of ours; empty if it lacks the attributes.
 std::vector<std::string> AverageNames(const tensorflow::NodeDef& node);
 // The error of such a node.
-absl::Status LacksAttributes();
+absl::Status MissingAttributesError();
 // Sets `core` to the type of tensor `name`. Fails, with that name, if it cannot be averaged.
 absl::Status CheckCanAverage(const std::string& name, tensorflow::DataType type, DataType* core);
 // The suffix of request names in the session that runs this step; empty without a scope.

@@ -1,8 +1,8 @@
 // The collectives of tensorflow.mpi as ops, for eager code, tf.function and graphs.
 //
-// Each has a string input, the name that identifies it on all ranks. The kernels, for CPUs only,
-// run on inter-op threads and complete on TensorFlow's runner; a cancelled step withdraws its
-// requests: see request_group.h. TfMpiHandleName is not a collective.
+// Each has a string input, the name that identifies it on all ranks. The collectives' kernels,
+// for CPUs only, run on inter-op threads and complete on TensorFlow's runner; a cancelled step
+// withdraws its requests: see request_group.h. TfMpiHandleName is not a collective.
 
 #include <cstring>
 #include <memory>
@@ -66,7 +66,7 @@ REGISTER_OP("TfMpiAllgather")
     .Input("tensor_name: string")
     .Output("gathered: T")
     .Attr(kAnything)
-    .Attr("of_data: bool = false")  // for a dataset, which submits it ahead of its use
+    .Attr("of_data: bool = false")  // submitted by a dataset, ahead of use
     .Attr(kOfSomeRanks)
     .Attr(kForHorovod)
     .SetIsStateful()
@@ -106,7 +106,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     Engine* const engine = GetEngine();
-    OP_REQUIRES_ASYNC(context, engine != nullptr, AveragingIsOff(), done);
+    OP_REQUIRES_ASYNC(context, engine != nullptr, AveragingOffError(), done);
     const Tensor tensor = context->input(0);
     Request request;
     request.name = context->input(1).scalar<tensorflow::tstring>()();
@@ -209,7 +209,7 @@ class BroadcastKernel : public CollectiveKernel {
     request->signature.kind = OpKind::kBroadcast;
     request->signature.root = static_cast<int32_t>(root_);
     TF_RETURN_IF_ERROR(OutputLikeInput(context, tensor, request));
-    if (tensor.TotalBytes() != 0) {  // in place; only the root's is used
+    if (tensor.TotalBytes() != 0) {  // in place; overwritten on the other ranks
       std::memcpy(request->output, request->input, tensor.TotalBytes());
     }
     return absl::OkStatus();

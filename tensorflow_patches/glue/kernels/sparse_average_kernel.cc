@@ -58,7 +58,7 @@ bool SparseAverageKernel::IsMarked(const tensorflow::NodeDef& node) {
 SparseAverageKernel::SparseAverageKernel(OpKernelConstruction* construction)
     : AsyncOpKernel(construction) {
   const std::vector<std::string> names = AverageNames(def());
-  OP_REQUIRES(construction, names.size() == 1 && num_inputs() == 3, LacksAttributes());
+  OP_REQUIRES(construction, names.size() == 1 && num_inputs() == 3, MissingAttributesError());
   name_ = names[0];
   OP_REQUIRES_OK(
       construction,
@@ -75,7 +75,8 @@ void SparseAverageKernel::ComputeAsync(OpKernelContext* context, DoneCallback do
     return done();
   }
   OP_REQUIRES_OK_ASYNC(context, CheckWeightInput(context, 2), done);
-  if (context->num_outputs() > 2) context->set_output(2, context->input(2));  // for an IdentityN
+  if (context->num_outputs() > 2)
+    context->set_output(2, context->input(2));  // an IdentityN returns the weight
   ToHost(context, {context->input(0), context->input(1), context->input(2)},
          [=](const absl::Status& status, const TensorList& own) {
            if (status.ok()) return Average(context, engine, own, done);

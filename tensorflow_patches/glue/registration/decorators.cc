@@ -87,8 +87,9 @@ OpKernel* RefuseSparse(OpKernelConstruction* construction, Stock&) {
   return new RefusingKernel(construction, SparseReason(construction->def()));
 }
 
-// An IdentityN, which is an average if its attributes say so. A sparse one has two forms: IsMarked
-// in uncompiled steps, HasRows in compiled ones. Each is refused in the other kind of step.
+// An IdentityN, which is an average if its attributes say so. A sparse one has two forms:
+// SparseAverageKernel::IsMarked in uncompiled steps, CompiledAverageKernel::HasRows in compiled
+// ones. Each is refused in the other kind of step.
 OpKernel* MakeAverage(OpKernelConstruction* construction, Stock& stock) {
   const tensorflow::NodeDef& node = construction->def();
   if (!AverageSpec::IsMarked(node)) return nullptr;
@@ -168,17 +169,19 @@ Devices DevicesOf(const KernelDef& kernel) {
   return device.compare(0, 4, "XLA_") == 0 ? Devices::kXla : Devices::kOthers;
 }
 
-bool IsFor(const Decorator& line, const KernelDef& kernel) {
-  if (line.devices != Devices::kAll && line.devices != DevicesOf(kernel)) return false;
-  if (line.ops != kDense && line.ops != kSparse) return IsAmong(kernel.op(), line.ops);
+bool IsFor(const Decorator& decorator, const KernelDef& kernel) {
+  if (decorator.devices != Devices::kAll && decorator.devices != DevicesOf(kernel)) return false;
+  if (decorator.ops != kDense && decorator.ops != kSparse)
+    return IsAmong(kernel.op(), decorator.ops);
   const ApplyOp* const op = FindApplyOp(kernel.op());
-  return op != nullptr && op->sparse == (line.ops == kSparse);
+  return op != nullptr && op->sparse == (decorator.ops == kSparse);
 }
 
 class DecoratingFactory : public OpKernelFactory {
  public:
-  DecoratingFactory(std::vector<const Decorator*> lines, std::unique_ptr<OpKernelFactory> stock)
-      : lines_(std::move(lines)), stock_(std::move(stock)) {}
+  DecoratingFactory(std::vector<const Decorator*> decorators,
+                    std::unique_ptr<OpKernelFactory> stock)
+      : decorators_(std::move(decorators)), stock_(std::move(stock)) {}
 
   OpKernel* Create(OpKernelConstruction* construction) override {
     Stock stock(stock_->Create(construction));
@@ -187,17 +190,17 @@ class DecoratingFactory : public OpKernelFactory {
       return stock.release();
     }
     const bool alone = engine->topology().size == 1;
-    for (const Decorator* const line : lines_) {
+    for (const Decorator* const decorator : decorators_) {
       // A single rank averages nothing and must cost nothing.
-      if (alone && !(line->traced && Recording() != 0)) continue;
-      if (line->extra != nullptr && !(EnabledExtras().*(line->extra))) continue;
-      if (OpKernel* const kernel = line->make(construction, stock)) return kernel;
+      if (alone && !(decorator->traced && Recording() != 0)) continue;
+      if (decorator->extra != nullptr && !(EnabledExtras().*(decorator->extra))) continue;
+      if (OpKernel* const kernel = decorator->make(construction, stock)) return kernel;
     }
     return stock.release();
   }
 
  private:
-  const std::vector<const Decorator*> lines_;
+  const std::vector<const Decorator*> decorators_;
   const std::unique_ptr<OpKernelFactory> stock_;
 };
 
@@ -205,12 +208,12 @@ class DecoratingFactory : public OpKernelFactory {
 
 std::unique_ptr<OpKernelFactory> Decorate(const KernelDef& kernel,
                                           std::unique_ptr<OpKernelFactory> stock) {
-  std::vector<const Decorator*> lines;
-  for (const Decorator& line : kDecorators) {
-    if (IsFor(line, kernel)) lines.push_back(&line);
+  std::vector<const Decorator*> decorators;
+  for (const Decorator& decorator : kDecorators) {
+    if (IsFor(decorator, kernel)) decorators.push_back(&decorator);
   }
-  if (lines.empty()) return stock;
-  return std::make_unique<DecoratingFactory>(std::move(lines), std::move(stock));
+  if (decorators.empty()) return stock;
+  return std::make_unique<DecoratingFactory>(std::move(decorators), std::move(stock));
 }
 
 }  // namespace tfmpi

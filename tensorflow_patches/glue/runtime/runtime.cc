@@ -20,7 +20,7 @@ std::atomic<Engine*> g_engine{nullptr};
 std::atomic<bool> g_is_forked_child{false};
 std::atomic<bool> g_left_to_script{false};
 
-// What StartWaitsFor returns. Any thread.
+// What WhomStartWaitsFor returns. Any thread.
 struct Waits {
   std::mutex mutex;
   std::string whom;  // guarded by mutex
@@ -71,7 +71,7 @@ void WriteOwn() {
                   : status.message());
 }
 
-// There is no rail if the nodes have different numbers of ranks; only a rail compresses.
+// There is no rail, the only link that compresses, if nodes have different numbers of ranks.
 bool LacksRail(Transport* transport) {
   return transport->topology().nodes > 1 && transport->rail() == nullptr;
 }
@@ -89,7 +89,7 @@ void LeaveRuntime(const std::string& reason, Clock::duration grace) {
   WriteOwn();
 }
 
-std::string StartWaitsFor() {
+std::string WhomStartWaitsFor() {
   std::lock_guard<std::mutex> lock(GetWaits().mutex);
   return GetWaits().whom;
 }
@@ -149,7 +149,7 @@ Status StartRuntime(const RuntimeOptions& options) {
 
 Engine* GetEngine() { return g_engine.load(std::memory_order_acquire); }
 
-absl::Status AveragingIsOff() {
+absl::Status AveragingOffError() {
   if (g_is_forked_child) {
     return absl::FailedPreconditionError(
         "this is a forked child process, which is not a rank; call tf.mpi collectives only in the "

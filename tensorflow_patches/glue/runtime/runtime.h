@@ -31,7 +31,7 @@ struct RuntimeOptions {
 // Starts the engine; on failure the message is one line that says what to do.
 Status StartRuntime(const RuntimeOptions& options);
 // During StartRuntime: which ranks it waits for, and what they must do; "" if it does not wait.
-std::string StartWaitsFor();
+std::string WhomStartWaitsFor();
 // Engine::Join and Leave. If all ranks have joined, rank 0 writes the timeline of all; else each
 // writes its own.
 Status JoinRuntime();
@@ -41,7 +41,7 @@ const std::string& StatsReport();
 // Null before StartRuntime and in a forked child.
 Engine* GetEngine();
 // The error of an op that needs an engine.
-absl::Status AveragingIsOff();
+absl::Status AveragingOffError();
 // From now on optimizer ops act like stock ones, because the script averages with its own ops.
 void LeaveAveragesToScript();
 bool AreAveragesLeftToScript();

@@ -42,7 +42,7 @@ class BroadcastVariableKernel : public tensorflow::AsyncOpKernel {
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     Engine* const engine = GetEngine();
-    OP_REQUIRES_ASYNC(context, engine != nullptr, AveragingIsOff(), done);
+    OP_REQUIRES_ASYNC(context, engine != nullptr, AveragingOffError(), done);
     const std::string name = context->input(1).scalar<tensorflow::tstring>()();
     auto broadcast = std::make_shared<InitialBroadcast>();
     auto group = RequestGroup::OfKernel(engine, context);

@@ -182,7 +182,7 @@ CompiledAverageKernel::CompiledAverageKernel(OpKernelConstruction* construction)
   OP_REQUIRES(
       construction,
       !names_.empty() && names_.size() + rows_.size() + 1 == static_cast<size_t>(num_inputs()),
-      LacksAttributes());
+      MissingAttributesError());
   for (size_t i = 0; i < names_.size(); ++i) {
     const size_t input = i < rows_.size() ? 2 * i : i + rows_.size();
     DataType core;

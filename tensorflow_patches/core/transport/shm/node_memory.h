@@ -1,8 +1,8 @@
 // The memory that the ranks of one node share, and how they wait for each other. A `rank` here is a
 // local rank.
 //
-// Called on the communication thread of the rank it was created for, except for Wake, which any
-// thread may call. The code that maps the memory (core/transport/mpi, or a test) owns it. Its first
+// A NodeMemory is used on the communication thread of the rank it was created for; any thread may
+// call Wake. The code that maps the memory (core/transport/mpi, or a test) owns it. Its first
 // BytesToClear bytes are zero before a rank uses it, and it outlives every NodeMemory. Everything
 // in it is addressed by offset, and every word that two ranks may access at the same time is
 // atomic, so ranks may be processes or threads.

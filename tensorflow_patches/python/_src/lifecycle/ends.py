@@ -5,7 +5,8 @@ function cannot see the exit code, and packages replace sys.excepthook, so this 
 the interpreter itself looks (docs/decisions/003-ends.md):
 
 - an uncaught exception is sys.last_value, whose traceback begins in the main module;
-- the interpreter reads the attribute `code` of the SystemExit that ends it, from no Python frame.
+- of the SystemExit that ends it, the interpreter reads the attribute `code` with no Python frame on
+  the stack.
 
 A failing rank ends quickly: objects created by imports are hidden from the garbage collector, which
 would otherwise spend a second on them when Python exits. The script's own objects are finalized as
@@ -48,8 +49,9 @@ def release(failed: bool) -> None:
     if not failed:
         gc.unfreeze()
         return
-    # Python clears the namespace of a module that is still referenced at the end. Without that, the
-    # script's functions, which are frozen and not collected, would keep its objects alive.
+    # At the end Python clears the namespace of a module that is still referenced. Without that
+    # reference, the script's functions, which are frozen and not collected, would keep its objects
+    # alive.
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] not in ("tensorflow", *_KERAS):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
@@ -89,8 +91,8 @@ def exit_code() -> int:
 
 
 def other_scripts(error: BaseException) -> str | None:
-    """Which scripts the visible ranks run, if `error` says that ranks wait for one another and the
-    scripts differ; otherwise None."""
+    """Which scripts the ranks of this node run, if `error` says that ranks wait for one another and
+    the scripts differ; otherwise None."""
     if _DEADLOCK not in str(error):
         return None
     scripts = {rank: peer.script for rank, peer in peers.Node().peers().items()}
@@ -116,9 +118,9 @@ def _explained(error: BaseException) -> str:
 
 
 def noting_uncaught(previous: Any) -> Any:
-    """Wraps sys.excepthook. A script may call it, too, to show an exception that it has caught, or
-    with which a thread that does not train has ended: then the outermost frame is that of the main
-    module or the thread."""
+    """Wraps sys.excepthook. Ignores calls by the script, which may show an exception that it has
+    caught, or that has ended a thread that does not train: their outermost frame is that of the
+    main module or of the thread."""
 
     def hook(kind: Any, error: BaseException, traceback: Any) -> None:
         global _uncaught

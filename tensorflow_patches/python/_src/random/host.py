@@ -96,7 +96,7 @@ def _seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
     _stock_seed(self, entropy.instead_of_clock(a, ("random", "tensorflow")), version)
 
 
-def by_clock(function: Any) -> Any:
+def without_clock(function: Any) -> Any:
     """Wraps a seeding function of NumPy: ranks get the same value for the current time."""
 
     def seeded(seed: Any = None) -> Any:

@@ -1,8 +1,8 @@
 """TensorFlow's seeds: unseeded ops get seeds that are the same on all ranks.
 
 The kernel of an op without a seed would draw a random one. Here the op gets a seed that is the same
-on all ranks. In eager code the seed is also the same in each call from one place, so that calls
-continue the sequence of one kernel.
+on all ranks. In eager code all calls from one place get one seed, so TensorFlow reuses one cached
+kernel, whose sequence continues.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tensorflow.mpi._src.random import entropy
 _CONTINUE = {"tensorflow.python.ops.random_ops", "tensorflow.python.ops.candidate_sampling_ops"}
 _MAX_SEED = 2**31 - 1
 
-_caches = itertools.count(1)
-_cache = 0  # the generation of the kernel cache: clearing it restarts the sequences
+_generations = itertools.count(1)
+_cache_generation = 0  # of the kernel cache: clearing it restarts the sequences
 
 
 def cache_cleared(_context: Any) -> None:
-    global _cache
-    _cache = next(_caches)
+    global _cache_generation
+    _cache_generation = next(_generations)
 
 
 def seeded(get_seed: Any) -> Any:
@@ -40,7 +40,9 @@ def seeded(get_seed: Any) -> Any:
             return found  # the script only asks which seeds an op would get
 
         if tf.executing_eagerly() and frame.f_globals["__name__"] in _CONTINUE:
-            drawn = entropy.derive(62, "op", entropy.place_of(frame, "tensorflow"), _cache)
+            drawn = entropy.derive(
+                62, "op", entropy.place_of(frame, "tensorflow"), _cache_generation
+            )
         else:
             drawn = entropy.bits(62, "graph or dataset", entropy.place_of(frame))
         return drawn % _MAX_SEED or 1, (drawn >> 31) % _MAX_SEED
@@ -48,8 +50,8 @@ def seeded(get_seed: Any) -> Any:
     return seeds
 
 
-def by_clock(set_seed: Any) -> Any:
-    """Wraps a function that sets the global seed: as host.by_clock."""
+def without_clock(set_seed: Any) -> Any:
+    """Wraps a function that sets the global seed: for the current time, ranks set the same one."""
     return lambda seed: set_seed(entropy.instead_of_clock(seed, ("tensorflow",)))
 
 

@@ -19,7 +19,7 @@ PYTHON = (
         "the module's function, bound to the original seed", _DRAWS, DRAWS),
     Row("numpy.random.bit_generator:randbits", How.WRAP, host.drawing_bits,
         "entropy of unseeded generators is the same on all ranks", _DRAWS, DRAWS),
-    Row("numpy.random:{seed,default_rng}", How.WRAP, host.by_clock,
+    Row("numpy.random:{seed,default_rng}", How.WRAP, host.without_clock,
         "a seed from the clock is equal on all ranks", _DRAWS, DRAWS),
     Row("numpy.random:seed", How.WRAP, host.noted,
         "notes that the script has seeded the state itself", _DRAWS, DRAWS),

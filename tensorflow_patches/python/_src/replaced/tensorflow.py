@@ -61,7 +61,7 @@ TENSORFLOW = (
     # Random ops
     Row(f"{_P}.framework.random_seed:get_seed", How.WRAP, ops.seeded,
         "an unseeded op draws the same on all ranks", _DRAWS, DRAWS),
-    Row(f"{_P}.framework.random_seed:{{set_seed,set_random_seed}}", How.WRAP, ops.by_clock,
+    Row(f"{_P}.framework.random_seed:{{set_seed,set_random_seed}}", How.WRAP, ops.without_clock,
         "a seed from the clock is equal on all ranks", _DRAWS, DRAWS),
     Row(f"{_P}.eager.context:Context.{{clear_kernel_cache,_set_global_seed}}", How.AFTER,
         ops.cache_cleared, "kernels restart their random sequences", _DRAWS, DRAWS),
