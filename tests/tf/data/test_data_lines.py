@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import types
+import warnings
 from typing import Any
 from unittest import mock
 
@@ -43,6 +44,20 @@ def test_a_nan_that_a_batch_does_not_change_is_no_change():
     assert watched.changed == []
     watched[1]
     assert watched.changed == ["its attribute 'made'"]
+
+
+def test_python_shows_a_warning_once_although_specs_are_encoded():
+    """A warning that is ignored makes Python forget which ones it has shown."""
+    import tensorflow as tf
+    from tensorflow.python.data.util import structure
+
+    packing = load("tensorflow.mpi._src.data.packing")
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        for leaf in (tf.TensorSpec([]), structure.NoneTensorSpec()):
+            warnings.warn("of the script", stacklevel=1)
+            assert packing.encode_spec((leaf,)) == packing.encode_spec((leaf,))
+    assert len(shown) == 1
 
 
 def test_different_arrays_are_reported_with_remedies(feeds, said):
