@@ -6,6 +6,7 @@ other rank. A sample contains its index and is read from a file, so that reads c
 
 import gc
 import os
+import resource
 import sys
 import tempfile
 from itertools import islice
@@ -77,6 +78,12 @@ def table(mutable):
     return made
 
 
+def windows():
+    """As Keras's timeseries_dataset_from_array: before its map, an element is the whole series."""
+    series = Data.from_tensors(tf.zeros([2**23]))  # 32 MB
+    return Data.zip((series.repeat(), files())).map(lambda s, f: (s[:3], read(f))).batch(B)
+
+
 def structured(data):
     return {"x": data[0], "y": (data[1], data[1])}
 
@@ -124,6 +131,7 @@ PIPES = {
         "", lambda: files().map(long).padded_batch(B, [6], tf.constant(-1, tf.int64))),
     "sparse": ("", lambda: files().map(sparse).batch(B)),
     "constant table": ("", lambda: table(mutable=False)),
+    "windows": ("", windows),
     "rows after batch": ("", lambda: seeded().map(decode).batch(B).map(numbers, 2)),
     "zip of batches": ("", lambda: Data.zip((
         files().map(read).batch(B).prefetch(1),
@@ -178,7 +186,7 @@ QUICK = {
     "map, shuffle, batch", "two maps, in parallel", "fewer samples than ranks",
     "repeat, take, skip", "zip of zip", "unknown number", "unknown shapes", "rows of one size",
     "cached batches of a shuffle", "cache of a shuffle", "cached behind a filter", "filter",
-    "lengths that may differ", "a stated size", "mixes", "variable", "written table",
+    "lengths that may differ", "a stated size", "mixes", "variable", "written table", "windows",
 }  # fmt: skip
 
 
@@ -196,6 +204,11 @@ def epochs(dataset):
 def bytes_read():
     with open("/proc/self/io") as io:
         return int(io.readline().split()[1])
+
+
+def peak():
+    """The most memory that this process has had, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
 
 
 def resumed(dataset):
@@ -258,7 +271,9 @@ def compare(name, size):
         "resumes": name in ("two maps, in parallel", "cache of a shuffle") or None,
         "left over": name == "cache of a shuffle" or None,
     }
+    before = peak()
     ranks = [of_rank(make, rank, size, found) for rank in range(size)]
+    found["grown"] = peak() - before
     group.size, group.rank = 1, 0
     found["plan"] = plans[-1]  # rank 0's
     found["wall"], found["expected wall"] = said[0] if said else "", wall

@@ -41,6 +41,12 @@ def test_a_rank_reads_only_the_samples_that_it_trains_on(selected):
             assert max(found["read"]) <= share + 0.5, (size, name)
 
 
+def test_large_elements_are_not_copied(selected):
+    """Five copies of the series of "windows" take 160 MB."""
+    for pipelines in selected.values():
+        assert pipelines["windows"]["grown"] < 100
+
+
 def test_a_rank_decodes_cached_samples_once(selected):
     """Over four epochs, the last in another call of fit: its own rows, or the missing ones."""
     for size, pipelines in selected.items():

@@ -32,6 +32,8 @@ from tensorflow.mpi._src.data import (
 )
 from tensorflow.mpi._src.runtime import group, log
 
+_MAX_COPIED = 1 << 18  # bytes of an element; copying more takes longer than a variant
+
 
 class Step(NamedTuple):
     """A map, or a prefetch that follows one, that is delayed until after the selection.
@@ -208,21 +210,19 @@ def _selected_batches(dataset: Any, found: Found) -> Any:
 def _own_elements(dataset: Any, size: int, drops: bool) -> Any:
     """(tag, element) for this rank's elements of each `size` consecutive ones.
 
-    batch() needs elements of one shape; others are held as variants and unpacked later.
+    batch() needs elements of one shape, and copies them. Elements of other shapes, and large ones,
+    such as a whole series of which a map takes a window, are held as variants and unpacked later.
     """
     from tensorflow.python.data.ops import optional_ops
 
     spec = dataset.element_spec
-    of_one_shape = all(
-        isinstance(leaf, tf.TensorSpec) and leaf.shape.is_fully_defined()
-        for leaf in tf.nest.flatten(spec)
-    )
+    copied = _is_small(spec)
 
     def held(*args: Any) -> Any:
         element = batch_shard.element_of(spec, args)
         return tf.experimental.Optional.from_value(element)._variant_tensor
 
-    batches = (dataset if of_one_shape else dataset.map(held)).batch(size, drops)
+    batches = (dataset if copied else dataset.map(held)).batch(size, drops)
 
     def part(*args: Any) -> Any:
         batch = batch_shard.element_of(batches.element_spec, args)
@@ -230,11 +230,21 @@ def _own_elements(dataset: Any, size: int, drops: bool) -> Any:
         return _tags(batches.element_spec, data, total), data
 
     own = batches.map(part).unbatch()
-    if of_one_shape:
+    if copied:
         return own
     return own.map(
         lambda tag, variant: (tag, optional_ops._OptionalImpl(variant, spec).get_value())
     )
+
+
+def _is_small(spec: Any) -> bool:
+    """Whether elements have one shape and at most _MAX_COPIED bytes (strings not counted)."""
+    size = 0
+    for leaf in tf.nest.flatten(spec):
+        if not isinstance(leaf, tf.TensorSpec) or not leaf.shape.is_fully_defined():
+            return False
+        size += leaf.shape.num_elements() * leaf.dtype.size
+    return size <= _MAX_COPIED
 
 
 # From where batches are made back to a transformation that depends on the mapped elements.
