@@ -166,6 +166,8 @@ PIPES = {
         tempfile.mktemp(dir=FOLDER)).batch(B)),
     "flat_map": ("flat_map", lambda: files(4).flat_map(
         lambda file: Data.from_tensors(file).map(decode)).batch(3)),
+    "sampled": ("sample_from_datasets() or choose_from_datasets()", lambda:
+        Data.sample_from_datasets([files().map(decode), seeded().map(decode)], seed=1).batch(B)),
     "scan": ("scan", lambda: files().map(read).scan(
         tf.constant(0, tf.int64), lambda s, i: (s + i, (i, s))).batch(B)),
     "longest": ("padded_batch", lambda: files().map(long).padded_batch(B)),
@@ -187,6 +189,7 @@ QUICK = {
     "repeat, take, skip", "zip of zip", "unknown number", "unknown shapes", "rows of one size",
     "cached batches of a shuffle", "cache of a shuffle", "cached behind a filter", "filter",
     "lengths that may differ", "a stated size", "mixes", "variable", "written table", "windows",
+    "sampled",
 }  # fmt: skip
 
 

@@ -33,6 +33,12 @@ from tensorflow.mpi._src.data import (
 from tensorflow.mpi._src.runtime import group, log
 
 _MAX_COPIED = 1 << 18  # bytes of an element; copying more takes longer than a variant
+# What scripts call, by the names of classes that several functions use.
+_IN_SCRIPTS = {
+    "dense_to_ragged": "ragged_batch()",
+    "directed_interleave": "sample_from_datasets() or choose_from_datasets()",
+    "group_by_window": "group_by_window() or bucket_by_sequence_length()",
+}
 
 
 class Step(NamedTuple):
@@ -484,7 +490,7 @@ def _described(wall: Wall) -> tuple[str, str, str]:
             "is filled with all samples, by each rank into its own file, of which rank 0's is kept"
         )
         return "cache(file)", why, "use cache(), which holds samples in memory"
-    return f"{name}()", "needs every sample before it", remedy
+    return _IN_SCRIPTS.get(name, f"{name}()"), "needs every sample before it", remedy
 
 
 def _function_name(dataset: Any) -> str | None:
