@@ -23,8 +23,8 @@ def encode_spec(spec: Any) -> str:
     """The structure of a dataset's elements as text, equal for equal structures."""
     from tensorflow.python.saved_model import nested_structure_coder
 
-    # TensorFlow warns when it encodes other types. To ignore a warning is no way out: Python then
-    # shows others again, which it shows once.
+    # TensorFlow warns when it encodes other types. catch_warnings would suppress that, but makes
+    # Python forget, and repeat, the warnings that it shows once.
     encoded = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec, tf.OptionalSpec)
     if not all(type(leaf) in encoded for leaf in tf.nest.flatten(spec)):
         return _NOT_ENCODED + _described(spec)
