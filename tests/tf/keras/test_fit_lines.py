@@ -171,7 +171,9 @@ def test_a_keras_whose_gradients_are_not_averaged_is_an_error(monkeypatch):
     assert why() is None
 
 
-def test_gradients_may_be_passed_by_name(monkeypatch):
+@pytest.fixture(name="averaging")
+def averaging_fixture(monkeypatch) -> Any:
+    """keras/optimizers.py, with an average that doubles gradients."""
     optimizers = load("tensorflow.mpi._src.keras.optimizers")
     monkeypatch.setattr(optimizers.hooks, "active", True)
     monkeypatch.setattr(optimizers.gradients, "intercept_in_trace", lambda grads: False)
@@ -180,11 +182,26 @@ def test_gradients_may_be_passed_by_name(monkeypatch):
     monkeypatch.setattr(
         optimizers, "_averages_of_replica", lambda _, grads, *__: [2 * one for one in grads]
     )
-    for wrap in (optimizers.averaging_pairs, optimizers.averaging_tf_keras):
+    return optimizers
+
+
+def test_gradients_may_be_passed_by_name(averaging):
+    for wrap in (averaging.averaging_pairs, averaging.averaging_tf_keras):
         update = wrap(lambda self, grads_and_vars, name=None: [*grads_and_vars, name])
         assert update(None, grads_and_vars=zip([1, 2], "ab"), name="c") == [(2, "a"), (4, "b"), "c"]
-    update = optimizers.averaging_lists(lambda self, grads, trainable_variables: grads)
+    update = averaging.averaging_lists(lambda self, grads, trainable_variables: grads)
     assert update(None, trainable_variables=["a"], grads=[1]) == [2]
+
+
+def test_variables_may_be_an_iterator(averaging):
+    """The average reads it before the optimizer does, which would find it empty and not train."""
+
+    def apply(optimizer: Any, grads: Any, trainable_variables: Any) -> Any:
+        return list(zip(grads, trainable_variables, strict=True))
+
+    update = averaging.averaging_lists(apply)
+    assert update(None, iter([1, 2]), iter("ab")) == [(2, "a"), (4, "b")]
+    assert update(None, [1, 2], trainable_variables=iter("ab")) == [(2, "a"), (4, "b")]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import functools
 import threading
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -115,6 +115,8 @@ def _averaging(average: Callable[..., Any], reason: str | None, original: Any) -
             raise NotImplementedError(f"optimizer {type(self).__name__}: {reason}")
         if gradients.intercept_in_trace(grads):  # the step is only analyzed
             return getattr(self, "iterations", None)
+        args = tuple(map(_kept, args))
+        kwargs = {name: _kept(argument) for name, argument in kwargs.items()}
         with threads.inside(_inside, on=True):
             grads = average(self, grads, *args, **kwargs)
             with scope.already_averaged():
@@ -135,6 +137,11 @@ def _left_to_inner(original: Any) -> Any:
         return inner._tf_mpi_update(self, functools.partial(original, self), *args, **kwargs)
 
     return update
+
+
+def _kept(argument: Any) -> Any:
+    """An iterator's values as a list: the average reads them, and then the optimizer."""
+    return list(argument) if isinstance(argument, Iterator) else argument
 
 
 def _averaged_lists(
