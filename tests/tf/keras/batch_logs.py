@@ -29,6 +29,12 @@ def exchanges() -> int:
     return 0 if module is None else module.last_started
 
 
+def is_reported() -> bool:
+    """Whether rank 0 has said that a metric covers only its part."""
+    module = sys.modules.get("tensorflow.mpi._src.runtime.log")
+    return module is not None and "a metric in an epoch" in module._logged_keys
+
+
 class Looks(keras.callbacks.Callback):
     """Reads logs in one way, on one rank if `rank` is given, and records them."""
 
@@ -69,6 +75,14 @@ class Looks(keras.callbacks.Callback):
 
     def spread(self, batch: int, logs: Any) -> None:
         self.seen += [dict(**logs)["loss"], {**logs}["mae"]]
+
+    def itself(self, batch: int, logs: Any) -> None:
+        """A metric without its logs: before the epoch ends it has only a part of the samples."""
+        self.model.metrics[0].result()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self.way == "itself":
+            self.seen.append(float(self.model.metrics[0].result()))
 
     def whole(self, batch: int, logs: Any) -> None:
         self.seen += [*dict(logs).values(), *[value for _, value in sorted(logs.items())]]
@@ -149,4 +163,9 @@ for name in ways:
 never = Looks("never")
 train(never)
 found["meetings"] = np.diff(never.met[:4]).tolist()  # between batches of one epoch
+found["reported"] = [is_reported()]
+itself = Looks("itself")
+train(itself)
+found["itself"] = itself.seen
+found["reported"].append(is_reported())
 result(found)

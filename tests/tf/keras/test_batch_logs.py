@@ -24,12 +24,9 @@ MORE = (
 def test_logs_that_are_read_cover_all_ranks(launch, scripts, ranks, keras, ways):
     plain = sorted({way.partition(", ")[0] for way in ways})
     one = reference(scripts / SCRIPT, args=[keras, *plain])[0]
-    ranks = (
-        launch(scripts / SCRIPT, args=[keras, *ways], np=ranks, timeout=120, pooled=True)
-        .check()
-        .results
-    )
-    for way in ways:
+    run = launch(scripts / SCRIPT, args=[keras, *ways], np=ranks, timeout=120, pooled=True).check()
+    ranks = run.results
+    for way in (*ways, "itself"):
         for rank, result in enumerate(ranks):
             name, _, alone = way.partition(", ")
             expected = one[name]
@@ -38,3 +35,5 @@ def test_logs_that_are_read_cover_all_ranks(launch, scripts, ranks, keras, ways)
             assert np.allclose(result[way], expected, rtol=1e-5), (way, rank)
     for result in ranks:
         assert result["meetings"] == [1, 1, 1]  # logs that nothing reads are not exchanged
+    assert ranks[0]["reported"] == [False, True]
+    assert "a callback reads the metric 'loss' before the end of the epoch" in run.stderr[0]

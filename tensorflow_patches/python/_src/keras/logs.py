@@ -47,22 +47,24 @@ def sum_states(states: States, label: str) -> None:
 
 def _assign(totals: list[tuple[Any, Any]]) -> None:
     for variable, total in totals:
-        variable.assign(total)
-        unwrap.tf_variable(variable).__dict__[metrics.BASE] = total
+        _put(variable, total, total)
+
+
+def _put(variable: Any, value: Any, base: Any) -> None:
+    variable.assign(value)
+    unwrap.tf_variable(variable).__dict__[metrics.BASE] = base
 
 
 @contextlib.contextmanager
 def _summed_metrics(states: States, values: list[Any], label: str) -> Iterator[None]:
     """Inside, the states of metrics are the sums of `values` over ranks."""
-    totals = _over_ranks(states, label, values)
-    before = [unwrap.value(variable) for variable, _ in totals]
-    for variable, total in totals:
-        variable.assign(total)
+    before = values_of(states)
+    _assign(_over_ranks(states, label, values))
     try:
         yield
     finally:
-        for (variable, _), value in zip(totals, before, strict=True):
-            variable.assign(value)
+        for (variable, _), (value, base) in zip(states, before, strict=True):
+            _put(variable, value, base)
 
 
 def states_of(model: Any, kind: str) -> States:

@@ -9,7 +9,8 @@ loop. So a read after the loop, on one rank or on all, returns one process's val
 All ranks reach the end of a divided dataset after the same number of batches. Parts from files
 (tf.mpi.data) may differ by one; a loop that trains on them must handle that (docs/readers.md).
 
-A read before the end, or a metric with other state, sees this rank's part only; a line says so.
+A read before the end, or a metric with other state, sees this rank's part only; a line says so. So
+does a read by a callback of fit within an epoch.
 
 A loop inside the loop, over data that is not divided (validation every 50 steps), updates metrics
 with the same values on all ranks. If their states are in fact equal, they are left as they are.
@@ -26,7 +27,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.mpi._src.average import averaging, scope
 from tensorflow.mpi._src.data import dataset_shard
-from tensorflow.mpi._src.global_batch import batch, metrics, states
+from tensorflow.mpi._src.global_batch import batch, metrics, plan, states
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import adapters, calls, logs
 from tensorflow.mpi._src.messaging import control_plane
@@ -166,9 +167,29 @@ def read(original: Any) -> Any:
     def result(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self in _noted and _has_own_loop() and _is_of_part(self):
             _say_of_part(self)
+        elif _is_of_epoch_so_far(self):
+            log.once(
+                f"a callback reads the metric '{self.name}' before the end of the epoch, when it "
+                "has only the samples of each rank. The logs that callbacks get cover all ranks",
+                key="a metric in an epoch",
+            )
         return hooking.with_callers_autograph(original)(self, *args, **kwargs)
 
     return result
+
+
+def _is_of_epoch_so_far(metric: Any) -> bool:
+    """Whether a callback of fit or evaluate reads a metric whose states are not summed yet."""
+    call = calls.innermost()
+    if call is None or not tf.executing_eagerly() or scope.is_in_step():
+        return False
+    if all(metric is not one for one in call.model.metrics):
+        return False
+    own = set(map(id, metric.variables))
+    return any(
+        id(variable) in own and how != "same" and not metrics.holds_sums(variable)
+        for variable, how in logs.states_of(call.model, plan.STEPS[call.kind])
+    )
 
 
 def _graph() -> Any:
