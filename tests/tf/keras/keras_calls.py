@@ -290,6 +290,25 @@ def exchanges() -> Any:
     return made[1:]  # the first one synchronizes variables
 
 
+class Counter(keras.callbacks.Callback):  # type: ignore[name-defined]
+    calls = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.calls += 1
+
+
+def tuned() -> int:
+    """The number of calls of the train function, if the ranks would tune it differently."""
+    from tf_keras.src.utils.steps_per_execution_tuning import StepsPerExecutionTuner as Tuner
+
+    model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", steps_per_execution="auto")
+    Tuner._measure_and_tune = lambda self: self._steps_per_execution.assign(2 + RANK)
+    counter = Counter()
+    model.fit(X, X[:, :1], batch_size=4, epochs=3, verbose=0, callbacks=[counter])
+    return counter.calls
+
+
 def left_behind() -> int:
     """The number of objects left after a round of fit, evaluate and predict, the third."""
     model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(1)])
@@ -319,6 +338,7 @@ CASES = {
     "driven": driven,
     "exchanges": exchanges,
     "ragged": ragged,
+    "tuned": tuned,
     "graph": graph,
     "pairs": pairs,
     "lengths seen late": lengths_seen_late,
@@ -331,7 +351,7 @@ def main() -> None:
     ranks = "OMPI_COMM_WORLD_SIZE" in os.environ  # a script that uses tf.mpi knows about ranks
     names = [name for name in CASES if ranks or name != "exchanges"]
     if keras is keras_3:
-        names.remove("ragged")
+        names = [name for name in names if name not in ("ragged", "tuned")]
     result({name: CASES[name]() for name in sys.argv[2:] or names})
 
 

@@ -99,6 +99,13 @@ def test_a_loss_of_ragged_targets_is_equal(alone, run, package):
             assert rank["ragged"] == pytest.approx(alone["ragged"], rel=1e-5)
 
 
+def test_each_rank_does_not_tune_steps_by_itself(run, package):
+    """Otherwise ranks that make fewer calls of the train function wait for the others."""
+    if package == "tf_keras":
+        assert [rank["tuned"] for rank in run.results] == [3 * 5] * len(run.results)
+        assert "tf_keras would choose steps_per_execution='auto' by the speed" in run.stderr[0]
+
+
 def test_calls_leave_no_objects_behind(alone, run):
     """A leaked graph would be about three hundred objects."""
     for rank in run.results:

@@ -51,6 +51,9 @@ TF_KERAS = (
           "rank 0 warns that data is not divided", _SESSIONS)
       for module in ("tf_keras.src.engine.training_v1", "tensorflow.python.keras.engine.training",
                      "tensorflow.python.keras.engine.training_v1")),
+    Row("tf_keras.src.utils.steps_per_execution_tuning:StepsPerExecutionTuner.start", How.WRAP,
+        training.not_tuning, "all ranks make the same calls of a step",
+        "tf/keras/test_keras_calls.py"),
     # Optimizers
     Row("tf_keras.src.optimizers.optimizer:_BaseOptimizer.apply_gradients", How.SUBCLASSES,
         optimizers.averaging_tf_keras, "gradients are averaged when an update begins",

@@ -1,4 +1,4 @@
-"""tf_keras's batch normalization and masks, and the line about models whose data is not divided.
+"""tf_keras's batch normalization and masks, and lines about models that run at a lower speed.
 
 If a Session runs the model (after disable_eager_execution), and in tensorflow.python.keras, every
 rank gets all data: the result is that of one process, at the same speed.
@@ -28,6 +28,19 @@ def log_full_data(name: str, _model: Any) -> None:
         f"the work, use keras or tf_keras{' with eager execution' if session else ''}",
         key=f"fit of {name}",
     )
+
+
+def not_tuning(_start: Any) -> Any:
+    """Replaces StepsPerExecutionTuner.start, whose thread chooses the number by this rank's speed:
+    ranks with different numbers would wait for one another."""
+
+    def start(self: Any) -> None:
+        log.once(
+            "tf_keras would choose steps_per_execution='auto' by the speed of each rank, so it "
+            f"stays {int(self.steps_per_execution)}. Pass a number, the same on all ranks"
+        )
+
+    return start
 
 
 def _put_mask(tensor: Any, mask: Any) -> None:
