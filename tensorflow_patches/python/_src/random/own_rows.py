@@ -11,7 +11,7 @@ draws what one process draws, and a rank keeps the rows of its samples. If the o
 - In a loop of the script over divided data, inside a tape or a `tf.function`, a draw is for samples
   if its first dimension is unknown, or a multiple of the number of samples of a rank. If the ranks'
   parts differ in size, each rank draws its own numbers there, and the generators' states stay equal
-  on all ranks.
+  on all ranks. A function of tf.data counts only if its dataset is a part (dataset_shard.tracing).
 
 If the shape cannot be analyzed, or depends on the number of samples in another way, the op draws
 as the script asked. How its result depends on the samples is then unknown, so every rank computes
