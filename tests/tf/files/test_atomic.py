@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from typing import Any
 
@@ -29,11 +30,16 @@ def test_a_file_on_a_file_system_without_modes(monkeypatch, tmp_path, named):
 
 
 @pytest.fixture(scope="module")
-def opens() -> Any:
-    """Replaces open()."""
+def writes() -> Any:
     writes = load("tensorflow.mpi._src.files.writes")
     writes.saves.shared = lambda: True
     writes.differing_names.note = lambda _: None
+    return writes
+
+
+@pytest.fixture
+def opens(writes) -> Any:
+    """Replaces open()."""
     return writes._OPEN
 
 
@@ -43,17 +49,37 @@ def test_a_flush_shows_what_was_written_through_the_descriptor(opens, tmp_path):
         file.write("header ")
         file.fileno()
         file.flush()  # as NumPy and PIL do before they write
-        assert path.read_text() == ""
+        assert opens(path).read() == ""
         subprocess.run(["printf", "data"], stdout=file, check=True)
         file.flush()
         assert path.read_text() == "header data"
 
 
-def test_the_mode_may_change_while_a_file_is_open(opens, tmp_path):
+def test_the_mode_may_change_while_a_file_is_open(writes, opens, tmp_path):
     path = tmp_path / "file"
     with opens(path, "w"):
-        path.chmod(0o640)
+        writes.atomic.seeing(os.chmod)(path, 0o640)
     assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_new_file_exists_for_its_writer_alone_until_it_is_closed(writes, opens, tmp_path):
+    path = tmp_path / "file"
+    with opens(path, "w") as file:
+        file.write("text")
+        assert not path.exists()  # by os.stat, as another rank finds it
+    assert path.read_text() == "text"
+    with opens(tmp_path / "another", "w"):
+        assert writes.atomic.seeing(os.stat)(tmp_path / "another").st_size == 0
+
+
+def test_a_tree_with_links_is_copied(writes, monkeypatch, tmp_path):
+    """Functions of os are also looked up in sets such as os.supports_follow_symlinks."""
+    for name in ("chmod", "lstat", "stat"):
+        monkeypatch.setattr(os, name, writes.atomic.seeing(getattr(os, name)))
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from" / "link").symlink_to("file")
+    shutil.copytree(tmp_path / "from", tmp_path / "to", symlinks=True)
+    assert os.readlink(tmp_path / "to" / "link") == "file"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")

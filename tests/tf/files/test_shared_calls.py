@@ -103,11 +103,16 @@ class Rank:
         modules.writes.journal._has_all_ranks = True
         self.own = f"own{number}"
         modules.shared_calls.names.pattern = lambda path: path.replace(self.own, "*")
-        self.exchange = modules.writes.journal._note_exchange
+        self.journal, self.versions = modules.writes.journal, modules.writes.versions
         self.open = modules.writes._OPEN
         for function in (os.mkdir, os.rmdir, os.remove, os.rename, os.replace, shutil.move):
             setattr(self, function.__name__, modules.shared_calls.taken_as_done(function))
         self.rmtree = modules.shared_calls.removing(shutil.rmtree)
+
+    def exchange(self) -> None:
+        self.journal._note_exchange()
+        self.journal.collectives.last_started += 1
+        self.journal.collectives.last_ended += 1
 
     def write(self, path: str, text: str) -> None:
         with self.open(path, "w") as file:
@@ -257,6 +262,106 @@ def test_what_another_rank_uses_remains(ranks):
     late.mkdir("d")
     late.append("log", "new\n")
     assert left() == {"d": None, "log": "old\nnew\n"}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("old", [False, True])
+def test_what_a_rank_that_is_ahead_has_begun_is_not_removed(ranks, first, old):
+    """`if os.path.exists(x): remove(x)`, when another rank has made x anew."""
+    if old:
+        for name in ("d", "kept", "log", "t"):
+            Path(name).mkdir() if name == "d" else Path(name).write_text("old")
+    for rank in (ranks[first], ranks[1 - first]):
+        if os.path.exists("d"):
+            rank.rmtree("d")
+        rank.mkdir("d")
+        for path in ("log", "t"):
+            if os.path.exists(path):
+                rank.remove(path)
+        if os.path.exists("kept"):
+            rank.rename("kept", "kept.old")
+        rank.write("kept", "new")
+        rank.append("log", "row\n")
+        if rank is ranks[first]:
+            rank.write("t", "1")
+            rank.write("d/x", "first")
+            rank.write("d/y", "first")
+    ranks[1 - first].write("t", "2")
+    files = {"d": None, "d/x": "first", "d/y": "first", "kept": "new", "log": "row\n", "t": "1"}
+    if old:
+        files["kept.old"] = "old"
+    assert left() == files
+    for rank in ranks:
+        rank.remove("t")  # it has written it
+        rank.rmtree("d")
+        rank.remove("log")
+        rank.remove("kept")
+        if old:
+            rank.remove("kept.old")
+    assert left() == {}
+
+
+def test_what_was_begun_before_all_ranks_waited_is_removed(ranks):
+    early, late = ranks
+    late.journal._note_exchange()  # it waits
+    early.write("t", "")
+    early.mkdir("d")
+    for rank in ranks:
+        rank.exchange()
+    late.remove("t")
+    late.rmdir("d")
+    assert left() == {}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_rank_0s_longer_file_stays(ranks, first):
+    """Output that is directed to a file: only rank 0 has the messages of Keras."""
+    files = {}
+    for rank in (ranks[first], ranks[1 - first]):
+        files[rank.own] = rank.open("log", "w")
+        files[rank.own].write("begin\n")
+        files[rank.own].flush()
+    for rank in ranks:
+        rank.exchange()
+    for rank in (ranks[first], ranks[1 - first]):
+        if rank is ranks[0]:
+            files[rank.own].write("Epoch 1\n")
+            if first == 0:
+                files[rank.own].flush()
+        files[rank.own].write("end\n")
+        files[rank.own].close()
+    assert left() == {"log": "begin\nEpoch 1\nend\n"}
+    for rank in (ranks[1 - first], ranks[first]):
+        rank.write("log", f"next of {rank.own}")
+    assert left() == {"log": f"next of own{1 - first}"}
+
+
+def test_what_rank_0_adds_to_another_ranks_file_is_not_taken_for_the_longer_one(ranks, monkeypatch):
+    """It has read the file when it was there, but not yet in the journal."""
+    end = ranks[1].versions.end
+
+    def end_later(*args: Any) -> None:
+        with ranks[0].open("t") as file:
+            assert file.read() == "1"
+        end(*args)
+
+    monkeypatch.setattr(ranks[1].versions, "end", end_later)
+    ranks[1].write("t", "1")
+    ranks[0].write("t", "1 1")
+    assert left() == {"t": "1"}
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_rank_reads_its_whole_file_while_another_still_writes(ranks, slow):
+    slow, fast = ranks[slow], ranks[1 - slow]
+    with slow.open("t", "w") as file:
+        file.write("a")
+        file.flush()  # as after a second
+        with fast.open("t", "w") as same:
+            same.write("ab")
+        assert left() == {"t": "ab"}
+        file.write("b")
+    assert left() == {"t": "ab"}
 
 
 @pytest.mark.parametrize("first", [0, 1])

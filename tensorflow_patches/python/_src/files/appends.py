@@ -52,19 +52,21 @@ class Raw(io.FileIO):
 
     def __init__(self, path: Any) -> None:
         name = os.path.abspath(os.fsdecode(path))
+        real = os.path.realpath(name)
         with alone_on_node():
             path = _renamed.get(name, path)
             is_new = not os.path.exists(path)
             super().__init__(path, "a+")  # also reads what other ranks have appended
             status = os.fstat(self.fileno())
             if is_new:
-                note_begun(name, status)
+                journal.note_begun(real, status)
+            journal.note_used(real)
             known = name, status.st_ino, _truncations[name]
             file = _files.get(known)
             if file is None or file.end > status.st_size:
                 # The first rank to open this file publishes its size. A new file may have the inode
                 # of a removed one, so the key contains how many files have been begun here with it.
-                begun = journal.times_published(_begun(name, status))
+                begun = journal.times_begun(real, status)
                 key = f"append {begun} {status.st_ino} {name}"
                 size = min(int(journal.publish(key, str(status.st_size))[0]), status.st_size)
                 file = _files[known] = _File(size)
@@ -142,16 +144,6 @@ def note_truncation(path: Any) -> None:
     """Called when the script opens `path` to overwrite it, renames or removes it."""
     with _lock:
         _truncations[os.path.abspath(os.fsdecode(path))] += 1
-
-
-def note_begun(path: str, status: os.stat_result) -> None:
-    """Called inside alone_on_node() when this rank has created or replaced the file `path`.
-    `status`: of the new file."""
-    journal.publish(_begun(path, status), "")
-
-
-def _begun(path: str, status: os.stat_result) -> str:
-    return f"begun {status.st_ino} {os.path.realpath(path)}"
 
 
 @contextlib.contextmanager

@@ -18,8 +18,9 @@ import stat
 import threading
 import time
 import weakref
+from typing import Any
 
-from tensorflow.mpi._src.files import appends, names, saves, versions
+from tensorflow.mpi._src.files import appends, journal, names, saves, versions
 from tensorflow.mpi._src.runtime import group
 
 _HELD_SECONDS = 1.0
@@ -32,8 +33,8 @@ _watched = False  # whether a thread watches _held; under _lock
 
 
 class AtomicFile:
-    """A new version of the file `path`. As with open("w"), `path` exists from now on; it is created
-    empty if it was missing.
+    """A new version of the file `path`. A missing file is still missing until this one appears, or
+    this process asks for it (exist): another rank that finds the file may read it.
 
     Owned by the writer, which opens `name` or duplicates `descriptor`, calls appear() after a
     flush, and close() at the end. The thread of this module calls appear() after a second, perhaps
@@ -49,15 +50,16 @@ class AtomicFile:
     def __init__(self, path: str, named: bool = False) -> None:
         self._process = os.getpid()
         self._since = time.monotonic()
-        self._appearing = threading.Lock()
+        self._appearing = threading.RLock()  # exist() is called inside appear(), by os.stat
         self._appeared = False
-        self._counted = not versions.is_uncounted()  # whether versions.py notes it by itself
         self._placed = False  # whether it has replaced the file at `path`, and was not copied there
+        self._given = os.path.abspath(path)
         self.path = os.path.realpath(path)
         folder = os.path.dirname(self.path)
         self._new = os.path.join(folder, f".tensorflow-mpi-{secrets.token_hex(8)}")
-        self._before, self._created = _make(self.path)
-        mode = stat.S_IMODE(self._before.st_mode)
+        self._before = _writable(self.path)
+        self._created = False  # whether exist() has created the file at `path`
+        mode = 0o666 if self._before is None else stat.S_IMODE(self._before.st_mode)
         self._nameless = not named
         if self._nameless:
             try:
@@ -75,8 +77,20 @@ class AtomicFile:
             self._remove_name()
             os.close(self.descriptor)
             raise
+        self._number = versions.number(self.path)
         self._open = True
         _hold(self)
+
+    def exist(self, path: str) -> None:
+        """Creates an empty file at `path`, an absolute path, if that is this file and is missing:
+        after open("w") it exists."""
+        if path not in (self._given, self.path):
+            return
+        with self._appearing, contextlib.suppress(OSError):
+            if self._before is None and not self._appeared:
+                created = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                self._before, self._created = os.fstat(created), True
+                os.close(created)
 
     def appear(self, last: bool = False, due: bool = False) -> None:
         """Makes this file the one at `path`, unless that has happened, or the file there wins
@@ -99,23 +113,24 @@ class AtomicFile:
             yields = self._yields(last, due)
             if yields and not last:
                 return
-            noted = self._counted and versions.begin(self.path)
+            noted = versions.begin(self.path, self._number)
             try:
                 if yields:
                     versions.warn_of_drop(self.path, self.descriptor)
+                    journal.note_used(self.path)
                     self._remove_name()
                 else:
                     self._placed = self._move_into_place()
                     if self._placed:
-                        appends.note_begun(self.path, os.fstat(self.descriptor))
+                        journal.note_begun(self.path, os.fstat(self.descriptor))
                     elif os.path.isdir(os.path.dirname(self.path)):
                         self._copy()
                         if not last:
                             return  # data written later must be copied again
                 self._appeared = True
             finally:
-                versions.end(self.path, noted, self._appeared)
-                self._note()
+                versions.end(self.path, self._number if noted else 0, self._appeared)
+                self._note(closed=last)
         _held.pop(id(self), None)
 
     def close(self) -> None:
@@ -125,12 +140,15 @@ class AtomicFile:
                 self._open = False
                 os.close(self.descriptor)
             return
+        appeared = self._appeared
         try:
             self.appear(last=True)
+            if appeared and self._open:
+                self._restore()
         finally:
             with self._appearing:
                 if self._open:
-                    self._note()
+                    self._note(closed=appeared)
                     self._open = False
                     os.close(self.descriptor)
             _held.pop(id(self), None)
@@ -157,7 +175,8 @@ class AtomicFile:
 
     def _yields(self, last: bool, due: bool) -> bool:
         """Whether the file at `path` wins: another rank of the node has already written this
-        version (versions.py).
+        version (versions.py). But it does not win over a longer file of rank 0, which alone has
+        the messages of Keras, nor, with `last`, over a longer one if that rank still writes it.
 
         A file that has appeared since this one was begun also wins if it is at least as long, or if
         this one is only due: the rank that has finished or flushed it may read it, so a shorter one
@@ -169,16 +188,21 @@ class AtomicFile:
             there = os.stat(self.path)
         except OSError:
             return False
-        is_new = (there.st_dev, there.st_ino) != (self._before.st_dev, self._before.st_ino)
-        if (is_new or not self._created) and versions.is_written(self.path):
-            return True
+        before, size = self._before, os.fstat(self.descriptor).st_size
+        is_new = before is None or (there.st_dev, there.st_ino) != (before.st_dev, before.st_ino)
+        if (is_new or not self._created) and versions.is_written(self.path, self._number):
+            if size <= there.st_size or not versions.is_same(self.path, self._number, there):
+                return True
+            return group.rank != 0 and not (last and versions.is_unfinished(self.path, there))
         if last and (group.rank == 0 or versions.are_known(self.path)):
             return False
-        return is_new and (due or there.st_size >= os.fstat(self.descriptor).st_size)
+        return is_new and (due or there.st_size >= size)
 
     def _take_attributes(self) -> None:
         """Takes the owner, mode and attributes of the file at `path`, which truncating keeps."""
         before, own = self._before, os.fstat(self.descriptor)
+        if before is None:
+            return
         if (before.st_uid, before.st_gid) != (own.st_uid, own.st_gid):
             os.fchown(self.descriptor, before.st_uid, before.st_gid)
         attributes: list[str] = []
@@ -193,7 +217,8 @@ class AtomicFile:
     def _move_into_place(self) -> bool:
         with contextlib.suppress(OSError):
             mode = os.stat(self.path).st_mode
-            if mode != self._before.st_mode:  # the script has changed it meanwhile
+            # Whether the script has changed it meanwhile.
+            if self._before is not None and mode != self._before.st_mode:
                 os.fchmod(self.descriptor, stat.S_IMODE(mode))
         try:
             if self._nameless:
@@ -205,18 +230,38 @@ class AtomicFile:
             return False
         return True
 
+    def _restore(self) -> None:
+        """On rank 0: if another rank, which was done before this one, has replaced this file by a
+        shorter one (_yields), puts a copy there."""
+        with contextlib.suppress(OSError):
+            there, own = os.stat(self.path), os.fstat(self.descriptor)
+            if group.rank or not self._placed or there.st_ino == own.st_ino:
+                return
+            with versions.uncounted():
+                again = AtomicFile(self.path)
+            again._number = self._number
+            self._write_to(again.descriptor)
+            again.close()
+
     def _copy(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        with os.fdopen(os.open(self.path, flags, 0o666), "wb") as file:
+        descriptor = os.open(self.path, flags, 0o666)
+        try:
+            self._write_to(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _write_to(self, descriptor: int) -> None:
+        with open(descriptor, "wb", closefd=False) as file:
             position = 0
             while block := os.pread(self.descriptor, 1 << 20, position):
                 file.write(block)
                 position += len(block)
 
-    def _note(self) -> None:
+    def _note(self, closed: bool) -> None:
         """Notes the file that this rank has placed, as it is now."""
         if self._placed:
-            versions.note_placed(self.path, os.fstat(self.descriptor))
+            versions.note_placed(self.path, os.fstat(self.descriptor), closed)
 
     def _remove_name(self, linked: bool = False) -> None:
         """Unlinks `_new`. linked: also for a nameless file, which may have been linked there."""
@@ -268,17 +313,35 @@ def show_all() -> None:
             file.appear(last=True)
 
 
-def _make(path: str) -> tuple[os.stat_result, bool]:
-    """Creates the file `path` if it is missing. Returns its status, and whether it was created."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-    created = False
+def exist(path: object) -> None:
+    """Called before this process looks for `path`: see AtomicFile.exist."""
+    if _held and isinstance(path, (str, bytes, os.PathLike)):
+        for file in held():
+            file.exist(os.path.abspath(os.fsdecode(path)))
+
+
+def seeing(function: Any) -> Any:
+    """Wraps a function of os whose first argument is a path, so that it finds files that are not
+    visible yet."""
+
+    def sees(path: Any, *args: Any, **kwargs: Any) -> Any:
+        exist(path)
+        return function(path, *args, **kwargs)
+
+    for functions in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+        if function in functions:  # shutil.copytree looks for os.stat there
+            functions.add(sees)
+    return sees
+
+
+def _writable(path: str) -> os.stat_result | None:
+    """The status of the file `path`; None if it is missing. Raises OSError if open("w") would."""
     try:
-        descriptor = os.open(path, flags | os.O_EXCL, 0o666)
-        created = True
-    except FileExistsError:
-        descriptor = os.open(path, flags, 0o666)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
     try:
-        return os.fstat(descriptor), created
+        return os.fstat(descriptor)
     finally:
         os.close(descriptor)
 

@@ -19,6 +19,7 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tensorflow.mpi import config
@@ -45,6 +46,7 @@ _read_lines = 0
 _exchanged = 0  # position() when this rank has last begun to wait for all ranks
 _calls: dict[str, _Calls] = collections.defaultdict(lambda: _Calls())  # by key
 _made: dict[str, _Made] = {}  # what this rank has made, by path
+_used: dict[str, int] = {}  # inodes of what this rank has made, opened or found made, by path
 
 
 class _Made(NamedTuple):
@@ -65,13 +67,16 @@ class _Calls:
         self.own_end = self.own_end_before = self.last_of_another = 0
         self.returned: str | None = None  # by that success
         self.published: list[str] = []  # by publish()
+        self.exchanges = 0  # what the latest of these ranks had started (collectives) before that
 
     def add(self, rank: int, what: str, returned: str | None, count: int, number: int) -> None:
-        """Adds a note of `rank`, in line `number`. `returned` may also be a published value."""
+        """Adds a note of `rank`, in line `number`. `returned` may also be a published value, and
+        `count` then the number of exchanges."""
         self.count()
         own = rank == _own
         if what == _PUBLISHES:
             self.published.append(returned or "")
+            self.exchanges = max(self.exchanges, count)
             return
         if what == _BEGINS:
             self.running[rank] += 1
@@ -79,7 +84,7 @@ class _Calls:
                 self.own_end_before = self.own_end
             return
         self.running[rank] -= what != _REPEATS  # a repetition follows the end of a failed call
-        self.done[rank] = count
+        self.done[rank] = max(self.done[rank], count)
         if own:
             self.own_end = number
         elif what == _SUCCEEDS:
@@ -142,8 +147,9 @@ def begin(key: str) -> bool:
     return _note(key, _BEGINS)
 
 
-def succeed(key: str, returned: str | None = None) -> None:
-    _end(key, _SUCCEEDS, returned)
+def succeed(key: str, returned: str | None = None, number: int | None = None) -> None:
+    """number: which of this rank's calls ends, if several are made at a time."""
+    _end(key, _SUCCEEDS, returned, number)
 
 
 def fail(key: str) -> None:
@@ -153,14 +159,38 @@ def fail(key: str) -> None:
 def repeat(key: str) -> str | None:
     """Notes that a call is taken as done; returns what the other rank's call returned."""
     _end(key, _REPEATS)
+    return returned(key)
+
+
+def returned(key: str) -> str | None:
+    """What another rank's call has returned that was the last to succeed."""
     with lock:
-        return _calls[key].returned
+        return _calls[key].returned if key in _calls else None
+
+
+def count(key: str) -> int:
+    """See _Calls.count."""
+    return _count(key, lambda calls: calls.count())
+
+
+def most(key: str) -> int:
+    """The most calls of a rank, as of count()."""
+    return _count(key, lambda calls: max(calls.done.values(), default=0))
+
+
+def _count(key: str, counted: Callable[[_Calls], int]) -> int:
+    if _job:
+        with contextlib.suppress(OSError), lock:
+            _open()
+            _read_notes()
+            return counted(_calls[key]) if key in _calls else 0
+    return 0
 
 
 def publish(key: str, value: str) -> list[str]:
     """Publishes a value under `key`; returns all values that this node's ranks have published under
     it, in order."""
-    if not _note(key, _PUBLISHES, value):
+    if not _note(key, _PUBLISHES, value, collectives.last_started):
         return [value]
     with lock:
         _read_notes()
@@ -211,6 +241,63 @@ def note_made(key: str, path: str, status: os.stat_result) -> None:
     _made[path] = _Made(key, _identity(status), position())
 
 
+def note_begun(path: str, status: os.stat_result, kind: str = "begun") -> None:
+    """Notes that this rank has created or replaced the file or folder `path`; status: of the new
+    one. Call inside appends.alone_on_node()."""
+    real = _real(path)
+    publish(f"{kind} {status.st_ino} {real}", "")
+    _used[real] = status.st_ino
+
+
+def times_begun(path: str, status: os.stat_result) -> int:
+    """How often ranks of this node have begun the file `path`."""
+    return times_published(f"begun {status.st_ino} {_real(path)}")
+
+
+def note_used(path: str) -> None:
+    """Notes that this rank knows the file or folder that is now at `path`."""
+    real = _real(path)
+    inode, known = _begun_in(real)
+    if known:  # else is_ahead() need not know
+        _used[real] = inode
+
+
+def is_ahead(path: str) -> bool:
+    """Whether another rank, which is ahead of this one, has begun the file or folder at `path`.
+
+    That is so if it was begun since all ranks have last waited for one another, and this rank has
+    used neither it nor anything in it.
+    """
+    real = _real(path)
+    inode, known = _begun_in(real)
+    if not known or _used.get(real) == inode or max(known) < collectives.last_ended:
+        return False
+    for one in list(_used):
+        if one.startswith(real + os.sep):
+            with contextlib.suppress(OSError):
+                if os.lstat(one).st_ino == _used[one]:
+                    return False
+    return True
+
+
+def _begun_in(real: str) -> tuple[int, list[int]]:
+    """The inode at `real`, and _Calls.exchanges of the notes that a rank has begun or made it."""
+    if not _job:
+        return 0, []
+    with contextlib.suppress(OSError), lock:
+        inode = os.lstat(real).st_ino
+        _open()
+        _read_notes()
+        calls = [_calls.get(f"{kind} {inode} {real}") for kind in ("begun", "made")]
+        return inode, [one.exchanges for one in calls if one is not None]
+    return 0, []
+
+
+def _real(path: str) -> str:
+    """`path`, which may be a symbolic link itself, with its folder's real path."""
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+
+
 def made_since(since: int, path: str) -> list[str]:
     """What this rank has made as `path`, or in that folder, after position `since`.
 
@@ -258,16 +345,16 @@ def made_by_another(key: str) -> bool:
         time.sleep(_POLL_SECONDS)
 
 
-def _end(key: str, what: str, returned: str | None = None) -> None:
+def _end(key: str, what: str, returned: str | None = None, number: int | None = None) -> None:
     with contextlib.suppress(OSError), lock:
         if _job:
             _open()
             _read_notes()
-            _note(key, what, returned, _calls[key].count() + (what != _FAILS))
+            _note(key, what, returned, number or _calls[key].count() + (what != _FAILS))
 
 
 def _note(key: str, what: str, returned: str | None = None, count: int = 0) -> bool:
-    """Appends to the file; returns whether it could. count: of this rank's calls, if one ends."""
+    """Appends to the file; returns whether it could. count: see _Calls.add."""
     if not _job:
         return False
     with contextlib.suppress(OSError):

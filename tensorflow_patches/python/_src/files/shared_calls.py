@@ -4,7 +4,9 @@ All ranks run the script's os.mkdir("run") on one disk. The first rank succeeds,
 that the folder exists, although the script creates it once. Worse, a rank that comes late to
 os.rename("log", "log.old") would rename the log that another rank has begun since. So a renaming or
 removal that another rank of the node has made more often counts as made: the late rank does not
-make it, and drops what it has prepared for it, such as a temporary file (_is_done). And any call
+make it, and drops what it has prepared for it, such as a temporary file (_is_done). Nor does it
+rename or remove what a rank that is ahead has begun (journal.is_ahead): `if exists("run"):
+rmtree("run")` would remove what the other has written after its `makedirs("run")`. And any call
 that fails because its result is there already succeeds, if another rank has made it since this
 rank's previous one. Calls on other nodes are not known: then the error is raised, and
 explanations.py explains it.
@@ -30,6 +32,11 @@ _DONE_CODES = (5, 6)  # of tf.errors: NOT_FOUND, ALREADY_EXISTS
 # Names of functions. Those of _MAKES destroy nothing; copy_v2 is tf.io.gfile's, without overwrite.
 _MAKES = ("mkdir", "create_dir_v2", "link", "symlink", "copy_v2")
 _MOVES = ("rename", "replace", "rename_v2", "move")
+# After these, which return nothing, the file or folder is no longer at its path.
+_TAKES_AWAY = (
+    *("rmdir", "remove", "unlink", "rmtree", "delete_file_v2", "delete_recursively_v2"),
+    *("rename", "replace", "rename_v2"),
+)
 _LONG = ("move", "rmtree", "delete_recursively_v2", "copy_v2")
 _REMOVAL_SECONDS = 10.0  # for retries, if several ranks remove a tree at once
 _POLL_SECONDS = 0.001
@@ -62,9 +69,16 @@ def taken_as_done(function: Any) -> Any:
             return function(*args, **kwargs)
         try:
             with _alone_for(name):  # until the journal has the call
+                if (
+                    name in _TAKES_AWAY
+                    and not journal.is_behind(key)
+                    and journal.is_ahead(paths[0])
+                ):
+                    journal.fail(key)
+                    return None
                 if name not in _MAKES and journal.is_behind(key) and _is_done(name, paths, key):
                     journal.fail(key)  # ends the call that begin() has noted
-                    returned: Any = _repeated(key, args)
+                    returned: Any = _repeated(key, paths, args)
                 else:
                     returned = _made(function, key, paths, args, kwargs)
                     journal.succeed(key, _path_of(returned))
@@ -72,7 +86,7 @@ def taken_as_done(function: Any) -> Any:
             journal.fail(key)
             if not _means_done(error) or not journal.made_by_another(key):
                 raise
-            returned = _repeated(key, args)
+            returned = _repeated(key, paths, args)
         if name not in _MAKES:
             for path in paths:
                 appends.note_truncation(path)
@@ -104,6 +118,23 @@ def removing(rmtree: Any) -> Any:
     return taken_as_done(remove)
 
 
+def making_folders(make: Any) -> Any:
+    """Wraps file_io.recursive_create_dir_v2, which also succeeds if the folder is there."""
+
+    def recursive_create_dir_v2(path: Any) -> None:
+        if not saves.shared():
+            return make(path)
+        folder = os.path.abspath(os.fsdecode(path))
+        with appends.alone_on_node():
+            is_new = not os.path.exists(folder)
+            make(path)
+            if is_new and os.path.exists(folder):
+                journal.note_begun(folder, os.stat(folder), "made")
+            journal.note_used(folder)
+
+    return recursive_create_dir_v2
+
+
 def making_all() -> contextlib.AbstractContextManager[None]:
     """Inside, this thread makes all its calls, even if other ranks have made them already."""
     return threads.inside(_thread, makes_all=True)
@@ -132,7 +163,7 @@ def _move_own(
             with making_all():
                 is_folder = os.path.isdir(source) and not os.path.islink(source)
                 (shutil.rmtree if is_folder else os.unlink)(source)
-            return _repeated(key, args)
+            return _repeated(key, paths, args)
         journal.begin(key)
     try:
         returned = _made(function, key, paths, args, kwargs)
@@ -147,10 +178,11 @@ def _path_of(returned: Any) -> str | None:
     return os.fspath(returned) if isinstance(returned, (str, os.PathLike)) else None
 
 
-def _repeated(key: str, args: tuple[Any, ...]) -> Any:
+def _repeated(key: str, paths: list[str], args: tuple[Any, ...]) -> Any:
     """Notes that the call is taken as done, and returns what the other rank's call has returned; if
     that is the path of one of `args`, returns that argument."""
     returned = journal.repeat(key)
+    journal.note_used(paths[-1])
     return next(
         (one for one in args if returned is not None and _path_of(one) == returned), returned
     )
@@ -169,6 +201,7 @@ def _made(
         status = _status(paths[-1]) if name in _MAKES else moved
         if status is not None:
             journal.note_made(key, paths[-1], status)
+            journal.note_begun(paths[-1], status, "made")
     return returned
 
 

@@ -8,6 +8,7 @@ version, and the file exists.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import filecmp
 import os
@@ -20,6 +21,7 @@ from tensorflow.mpi._src.runtime import c_api, group, log, threads
 # Files that this rank has read after another rank had already written the version that this rank
 # would write next.
 _read: set[str] = set()
+_begun: collections.Counter[str] = collections.Counter()  # the latest number, by path
 
 
 class _Thread(threading.local):
@@ -38,14 +40,50 @@ def note_read(path: Any) -> None:
     """Called after the script has opened `path` to read it."""
     if isinstance(path, (str, bytes, os.PathLike)) and saves.shared():
         real = os.path.realpath(os.fsdecode(path))
-        if journal.is_behind(key(real)):
+        # A rank that is still running the call may have put its version there already.
+        if is_written(real, _next(real)) or journal.is_running(key(real)):
             _read.add(real)
+        journal.note_used(real)
 
 
-def is_written(path: str) -> bool:
-    """Whether another rank has written the version of `path`, a real path, that this rank is about
-    to write."""
-    return journal.is_behind(key(path))
+def number(path: str) -> int:
+    """The number of the version of `path`, a real path, that this rank begins.
+
+    0 if versions cannot be matched (a path with a rank-specific part is a different file on each
+    rank), or the file is part of a call that is noted as a whole.
+    """
+    if _thread.uncounted or names.pattern(path) != path:
+        return 0
+    # Counted when it is begun: other ranks may close theirs, and all may wait for one another,
+    # before this one is closed.
+    _begun[path] = _next(path)
+    return _begun[path]
+
+
+def _next(path: str) -> int:
+    return max(_begun[path], journal.count(key(path))) + 1
+
+
+def is_written(path: str, number: int) -> bool:
+    """Whether another rank has written the version `number` of `path`, a real path."""
+    return 0 < number <= journal.most(key(path))
+
+
+def is_same(path: str, number: int, there: os.stat_result) -> bool:
+    """Whether the file at `path` is another rank's version `number`, and this rank has not read it
+    before it has written its own."""
+    returned = journal.returned(key(path))
+    is_it = journal.most(key(path)) == number and returned == str(there.st_ino)
+    return is_it and path not in _read
+
+
+def is_unfinished(path: str, there: os.stat_result) -> bool:
+    """Whether another rank, which has placed the file at `path`, still has it open."""
+    return not journal.times_published(_closed(path, there))
+
+
+def _closed(path: str, status: os.stat_result) -> str:
+    return f"closed {status.st_ino} {path}"
 
 
 def are_known(path: str) -> bool:
@@ -58,31 +96,31 @@ def uncounted() -> contextlib.AbstractContextManager[None]:
     return threads.inside(_thread, uncounted=True)
 
 
-def is_uncounted() -> bool:
-    """Whether this thread is inside uncounted()."""
-    return _thread.uncounted
+def begin(path: str, number: int) -> bool:
+    """Called before this rank's version `number` of `path`, a real path, is moved there, or
+    dropped. Returns whether it is noted."""
+    return number > 0 and journal.begin(key(path))
 
 
-def begin(path: str) -> bool:
-    """Called before this rank's version of `path`, a real path, is moved there, or dropped.
-
-    Returns whether it is noted, for end().
-    """
-    # A path with a rank-specific part is a different file on each rank: versions cannot be matched.
-    return names.pattern(path) == path and journal.begin(key(path))
-
-
-def end(path: str, noted: bool, settled: bool) -> None:
-    """Called after begin(). settled: this rank is done with its version."""
+def end(path: str, number: int, settled: bool) -> None:
+    """Called after begin(). number: 0 if it was not noted. settled: this rank is done with it."""
     if settled:
         _read.discard(path)
-    if noted:
-        (journal.succeed if settled else journal.fail)(key(path))
+    if number and settled:
+        inode = None
+        with contextlib.suppress(OSError):
+            inode = str(os.stat(path).st_ino)
+        journal.succeed(key(path), inode, number)
+    elif number:
+        journal.fail(key(path))
 
 
-def note_placed(path: str, status: os.stat_result) -> None:
-    """Notes that this rank has moved its version to `path`, a real path."""
+def note_placed(path: str, status: os.stat_result, closed: bool) -> None:
+    """Notes that this rank has moved its version to `path`, a real path, and whether it is complete
+    now."""
     journal.note_made(key(path), path, status)
+    if closed:
+        journal.publish(_closed(path, status), "")
 
 
 def warn_of_drop(path: str, descriptor: int) -> None:

@@ -141,6 +141,7 @@ def _make_open(stock: Any) -> Any:
                 raw = appends.Raw(file)
                 differing_names.note(file)
                 return _file_object(raw, mode, buffering, encoding, errors, newline)
+        atomic.exist(file)
         opened = stock(file, mode, buffering, encoding, errors, newline, closefd, opener)
         if mode.startswith("r"):
             versions.note_read(file)

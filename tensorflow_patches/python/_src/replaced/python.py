@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorflow.mpi._src.files import logs, names, shared_calls, writes
+from tensorflow.mpi._src.files import atomic, logs, names, shared_calls, writes
 from tensorflow.mpi._src.interpose.replacement_table import How, Row
 from tensorflow.mpi._src.random import host
 from tensorflow.mpi._src.replaced.when import DRAWS, FILES
@@ -39,6 +39,8 @@ PYTHON = (
         "a file that all ranks write appears when complete", _WHOLE, FILES),
     Row("pathlib:_NormalAccessor.open", How.WRAP, writes.opening_by_accessor,
         "same as open", _WHOLE, FILES, "python<3.11"),
+    Row("os:{chmod,lstat,stat}", How.WRAP, atomic.seeing,
+        "a file that this rank has begun exists", _WHOLE, FILES),
     Row("h5py._hl.files:File.__init__", How.WRAP, writes.making_hdf5_file,
         "same as open; HDF5 locks files that it writes", _WHOLE, FILES),
     Row("h5py._hl.files:File.filename", How.WRAP, writes.naming_hdf5_file,

@@ -155,6 +155,8 @@ TENSORFLOW = (
         "a file that all ranks write appears when complete", _WHOLE, FILES),
     Row(f"{_IO}.file_io:{{create_dir_v2,delete_file_v2,delete_recursively_v2,rename_v2}}", How.WRAP,
         shared_calls.taken_as_done, "same as os.mkdir", _SHARED, FILES),
+    Row(f"{_IO}.file_io:recursive_create_dir_v2", How.WRAP, shared_calls.making_folders,
+        "a rank that is late does not remove the folder", _SHARED, FILES),
     Row(f"{_IO}.file_io:copy_v2", How.WRAP, writes.copying,
         "a file that all ranks write appears when complete", _WHOLE, FILES),
     Row(f"{_IO}.tf_record:TFRecordWriter.__init__", How.WRAP, writes.making_record_writer,
