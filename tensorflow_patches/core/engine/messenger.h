@@ -24,7 +24,7 @@ class Messenger {
   // Both outlive it.
   Messenger(EngineState* state, const PendingRequests* pending);
 
-  // For the group that the transport now has.
+  // Starts anew for the group that the transport now has.
   void Restart();
 
   const ControlLinks& links() const { return links_; }
@@ -40,8 +40,8 @@ class Messenger {
   Status SendUp(const ReadyList& ready_list);
   // Sends to the parent what TakeDue has returned.
   Status SendUp(const std::vector<Announcement>& announcements);
-  // Sends the list, encoded as `bytes`, to the children, which send it further down. If it has
-  // responses, returns only when they can read it.
+  // Sends the list, encoded as `bytes`, to the children, which send it further down. With
+  // responses, returns only when the children can read the list.
   Status SendDown(const ResponseList& response_list, const std::string& bytes);
 
   struct Incoming {
@@ -59,8 +59,8 @@ class Messenger {
   const Heartbeats& heartbeats() const { return heartbeats_; }
   // Set only where rank 0 is the parent, as on rank 1, which needs it (presence.cc).
   TimePoint last_heard_from_coordinator() const { return last_heard_from_coordinator_; }
-  // The ranks that must not fall silent: this one's parent and children. Children that have joined
-  // together with all ranks below them are left out: they may be gone.
+  // The ranks that must not fall silent: this one's parent and children. A child may be gone, and
+  // is left out, if it and all ranks below it have joined: no more requests will come from them.
   std::vector<int> Peers() const;
 
   // Best effort, since the transport may be what failed: peers that it does not reach time out. The

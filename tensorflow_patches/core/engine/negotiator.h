@@ -28,7 +28,7 @@ class Negotiator {
              History* history);
 
   // Sends announcements, receives messages and executes what is agreed. Returns whether it did
-  // anything or can do more at once. `news`: the coordinator may have something to decide even
+  // anything or can do more immediately. `news`: the coordinator may have something to decide even
   // without messages.
   bool Exchange(bool news);
   // Sends all announcements. After it, no rank can commit a vote at the current position.
@@ -37,10 +37,10 @@ class Negotiator {
   void SendReadyList(const ReadyList& ready_list);
   // On rank 0: has the coordinator send the post to every rank.
   void NotePost(const std::string& post);
-  // Executes all of a response list except its responses.
+  // Executes what a response list has besides responses: withdrawals, errors, posts, the end.
   void ExecuteRest(const ResponseList& response_list);
 
-  // For the group that the transport now has; its rank 0 gets a new coordinator.
+  // Starts anew for the group that the transport now has; its rank 0 gets a new coordinator.
   void Restart();
 
   // Whether this rank's open vote has been decided, which no message announces.

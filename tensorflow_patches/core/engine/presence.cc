@@ -45,7 +45,8 @@ void Presence::CheckCoordinator() {
   ReportSilence(unanswered, since);
 }
 
-// Rank 0 sends a heartbeat with each stall report. If none comes, rank 1 says so for all ranks.
+// Rank 0 sends an empty message, as a heartbeat, with each stall report. If rank 1 hears nothing,
+// it says so for all ranks.
 void Presence::ReportSilence(const std::string& unanswered, TimePoint since) {
   const Clock::duration warning = state_->options.coordinator.stall_warning;
   if (state_->rank() != 1 || warning.count() == 0 || !state_->options.log) return;

@@ -46,18 +46,26 @@ def test_a_nan_that_a_batch_does_not_change_is_no_change():
     assert watched.changed == ["its attribute 'made'"]
 
 
-def test_python_shows_a_warning_once_although_specs_are_encoded():
-    """A warning that is ignored makes Python forget which ones it has shown."""
+class Warns:
+    def get_config(self) -> int:
+        warnings.warn("of get_config", stacklevel=1)
+        return 1
+
+
+def test_python_shows_a_warning_once_although_others_are_ignored():
+    """warnings.simplefilter makes Python forget which ones it has shown."""
     import tensorflow as tf
     from tensorflow.python.data.util import structure
 
     packing = load("tensorflow.mpi._src.data.packing")
+    describe = load("tensorflow.mpi._src.keras.describe")
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
         for leaf in (tf.TensorSpec([]), structure.NoneTensorSpec()):
             warnings.warn("of the script", stacklevel=1)
             assert packing.encode_spec((leaf,)) == packing.encode_spec((leaf,))
-    assert len(shown) == 1
+            assert describe._config(Warns()) == 1
+    assert [str(one.message) for one in shown] == ["of the script"]
 
 
 def test_different_arrays_are_reported_with_remedies(feeds, said):

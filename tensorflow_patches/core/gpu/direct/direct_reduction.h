@@ -36,7 +36,7 @@ class DirectReduction {
 
   // Whether all ranks can execute this response this way. Depends only on what they have agreed on.
   bool Takes(const std::vector<FusionEntry>& entries) const;
-  // Like Fusion::Allreduce, but `scale` replaces the number of contributors: its inverse for an
+  // Like Fusion::Allreduce, but takes `scale` instead of the number n of contributors: 1/n for an
   // average, otherwise 1. Every entry has a request on every rank. On return everything is
   // enqueued, and every submitter's stream waits for it. kInvalidArgument: a weight is invalid; the
   // ranks have reduced nevertheless, and only these requests fail. Any other error ends the job.

@@ -82,9 +82,9 @@ def _digest(names: set[str]) -> str:
 class _Session:
     """The state of one Session."""
 
-    # By fetches: the Replicas of the variables that they train and all ranks have; whether they
-    # train any.
+    # By fetches: the Replicas of the variables that they train and all ranks have.
     replicas: dict[frozenset[str], Any] = dataclasses.field(default_factory=dict)
+    # By fetches: whether they train any variable.
     trains: dict[frozenset[str], bool] = dataclasses.field(default_factory=dict)
     synchronized: set[str] = dataclasses.field(default_factory=set)
     on_all_ranks: set[str] = dataclasses.field(default_factory=set)

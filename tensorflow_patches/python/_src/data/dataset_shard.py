@@ -110,20 +110,20 @@ def iterated(dataset: Any) -> Any:
     purpose (reads_all_data), or if it is a part already. Shuffles continue as in iterations.py.
     """
     if group.size == 1:
-        return _counted(dataset, dataset)
+        return _with_counts(dataset, dataset)
     part = _part_of(dataset) if splits_loops() else dataset
-    return _counted(part, iterations.to_iterate(part))
+    return _with_counts(part, iterations.to_iterate(part))
 
 
-def _counted(part: Any, dataset: Any) -> Any:
-    """`dataset`, iterated in place of `part`; counts the samples of Keras's calls and of parts."""
+def _with_counts(original: Any, to_iterate: Any) -> Any:
+    """`to_iterate`, with its samples counted if `original` is Keras's or a part."""
     if not input_stats.on():
-        return dataset
-    of_keras = hasattr(part, "_tf_mpi_of_keras")
-    if not of_keras and (getattr(_local, "reads_all", False) or not is_part(part)):
-        return dataset
-    batches = of_keras or _has_batches(part)
-    return batch_shard.count_used(dataset, batches, transformations.gets_prefetch(part))
+        return to_iterate
+    of_keras = hasattr(original, "_tf_mpi_of_keras")
+    if not of_keras and (getattr(_local, "reads_all", False) or not is_part(original)):
+        return to_iterate
+    batches = of_keras or _has_batches(original)
+    return batch_shard.count_used(to_iterate, batches, transformations.gets_prefetch(original))
 
 
 def _part_of(dataset: Any) -> Any:

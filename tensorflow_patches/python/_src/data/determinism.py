@@ -144,7 +144,7 @@ def _is_harmless(node: Any, others: dict[str, Any]) -> bool:
     names = [argument.name for argument in definition.input_arg]
     if "seed_generator" in names and "seed" not in names:
         return False
-    # In a function, a dataset begins with its seeds' first order; with seeds 0 and 0, a random one.
+    # A dataset made in a function has the first order of its seeds: with 0 and 0, a random one.
     seeds = [node.input[names.index(name)] for name in ("seed", "seed2") if name in names]
     return not seeds or any(_is_seed(others.get(seed.split(":")[0])) for seed in seeds)
 

@@ -25,6 +25,7 @@ Line = tuple[str, str, str]
 
 _LONG = 100  # the longest value that is shown whole
 _DEEPEST = 12
+_IGNORED = ("ignore", None, Warning, None, 0)  # an entry of warnings.filters: all warnings
 _ATTRIBUTE = "attribute"  # in keys: an attribute of a class of the script, which may differ by rank
 # Descriptions made when a function is first seen: later its closure may hold a rank's own records.
 _functions: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -118,12 +119,15 @@ def _of_object(value: Any, depth: int) -> str:
 def _config(value: Any) -> Any:
     if isinstance(value, type) or not hasattr(value, "get_config"):
         return None
+    # Not warnings.simplefilter, after which Python would repeat warnings that it shows once.
+    filters: Any = warnings.filters
+    filters.insert(0, _IGNORED)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return value.get_config()
+        return value.get_config()
     except Exception:  # it cannot be serialized, and is described by its class
         return None
+    finally:
+        filters.remove(_IGNORED)
 
 
 def _lines(key: str, called: str, value: Any) -> Iterator[Line]:

@@ -93,6 +93,7 @@ def before_step(replicas: Replicas | None, read: Read) -> None:
         if replicas.script_syncs != _script_syncs:
             # Before the script synchronized them, ranks may have taken different numbers of steps.
             replicas.script_syncs, replicas.steps, replicas.start = _script_syncs, 1, 0
+            replicas.agreed = 0
             replicas.limit = _FIRST_BYTES
         if replicas.steps % _check_interval() == 0 and not replicas.concurrent:
             _begin(replicas, read)
