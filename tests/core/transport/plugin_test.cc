@@ -89,16 +89,22 @@ int WriteLate(void* out, size_t bytes) {
   return kTfMpiTimeout;
 }
 
-TEST(PluginTest, AfterAFailureASmallResultIsTheTransports) {
+// Has a rail, which passes every call to the library.
+TfMpiTransport AloneWithRail() {
   TfMpiTransport plugin = Alone();
   plugin.split = [](int32_t, TfMpiTransportInfo* info, char*) {
     info->local_size = info->cores = info->has_rails = 1;
     info->nodes = 2;
     return static_cast<int>(kTfMpiOk);
   };
+  return plugin;
+}
+
+TEST(PluginTest, AfterAFailureASmallResultIsTheTransports) {
+  TfMpiTransport plugin = AloneWithRail();
   std::unique_ptr<Transport> transport;
   ASSERT_EQ(StartPluginTransport(&plugin, PluginOptions(), &transport).message(), "");
-  Transport& rail = *transport->rail();  // passes every call to the library
+  Transport& rail = *transport->rail();
   plugin.allreduce = [](int32_t, const void*, void* out, const TfMpiReduction* terms, double,
                         char*) { return WriteLate(out, terms->count * sizeof(float)); };
   plugin.allgather = [](const void*, void* out, const size_t* bytes, double, char*) {
@@ -118,6 +124,23 @@ TEST(PluginTest, AfterAFailureASmallResultIsTheTransports) {
   ASSERT_EQ(LateWrites().size(), 3u);
   for (const auto& [memory, size] : LateWrites()) std::memset(memory, 7, size);
   EXPECT_EQ(out, in);
+}
+
+TEST(PluginTest, AfterAFailureTheMemoryOfAMessageIsNotReused) {
+  TfMpiTransport plugin = AloneWithRail();
+  std::unique_ptr<Transport> transport;
+  ASSERT_EQ(StartPluginTransport(&plugin, PluginOptions(), &transport).message(), "");
+  plugin.probe = [](int32_t* source, size_t* bytes, char*) {
+    *source = 0;
+    *bytes = 500;
+    return static_cast<int>(kTfMpiOk);
+  };
+  plugin.receive = [](void* data, size_t bytes, char*) { return WriteLate(data, bytes); };
+  std::vector<ControlMessage> inbox;
+  EXPECT_EQ(transport->rail()->Receive(&inbox).code(), Code::kDeadlineExceeded);
+  const std::string next(500, 'n');  // malloc reuses what was freed last
+  std::memset(LateWrites().back().first, 7, LateWrites().back().second);
+  EXPECT_EQ(next, std::string(500, 'n'));
 }
 
 }  // namespace

@@ -45,6 +45,7 @@ class PairwiseAllreduce {
 
   // `in` may equal `out`. Both belong to the caller, who must not touch them until busy() is false.
   int Start(const Group& group, const Reduction& reduction, const char* in, char* out) {
+    stage_ = Stage::kReducing;  // also if it fails: messages may be pending
     group_ = group;
     reduction_ = reduction;
     element_ = SizeOf(reduction.type);
@@ -66,7 +67,6 @@ class PairwiseAllreduce {
       const int result = Send(in + Offset(to), to, to, tag_);
       if (result != MPI_SUCCESS) return result;
     }
-    stage_ = Stage::kReducing;
     return MPI_SUCCESS;
   }
 

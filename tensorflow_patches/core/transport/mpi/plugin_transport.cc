@@ -79,10 +79,13 @@ class PluginTransport : public Transport {
       size_t bytes = 0;
       int result = plugin_->probe(&source, &bytes, error_);
       if (result != kTfMpiOk || source < 0) return ToStatus(result, error_);
-      ControlMessage message{source, std::string(bytes, '\0')};
-      result = plugin_->receive(message.bytes.data(), bytes, error_);
-      if (result != kTfMpiOk) return ToStatus(result, error_);
-      inbox->push_back(std::move(message));
+      auto message = std::make_unique<std::string>(bytes, '\0');
+      result = plugin_->receive(message->data(), bytes, error_);
+      if (result != kTfMpiOk) {
+        KeepUntilExit(std::move(message));
+        return ToStatus(result, error_);
+      }
+      inbox->push_back({source, std::move(*message)});
     }
   }
 
