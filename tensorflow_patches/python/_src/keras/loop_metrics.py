@@ -53,7 +53,7 @@ class _Noted:
 
     Attributes:
       number: its index, in the order in which the program updates metrics.
-      states: see logs.sum_states; None if they cannot be combined.
+      states: see logs.states_of; None if they cannot be combined.
       in_function: whether the loop is in a tf.function.
       forms: the forms of the arguments of its updates.
       of_whole: whether only loops over undivided data have updated it, inside that over a part.
