@@ -3,7 +3,8 @@
     files_keras.py keras|tf_keras DIR
 
 Rank 0 is late for each save. Prints the weights, the state of the callbacks, whether files existed
-when the call returned, and how many bytes this process wrote to files and pipes.
+when the call returned, how often a callback posted to a server, and how many bytes this process
+wrote to files and pipes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +28,7 @@ RANK = tf.mpi.rank() if hasattr(tf, "mpi") else 0
 keras: Any = importlib.import_module(KERAS)
 callbacks: Any = keras.callbacks
 there: dict[str, bool] = {}
+posts: list[Any] = []  # what RemoteMonitor has sent
 
 
 class Late(callbacks.Callback):
@@ -65,10 +68,12 @@ def train(model: Any) -> list[Any]:
         callbacks.EarlyStopping(monitor="loss", verbose=1),
         callbacks.ReduceLROnPlateau(monitor="loss", verbose=1),
         callbacks.LearningRateScheduler(lambda epoch, rate: rate, verbose=1),
+        callbacks.RemoteMonitor(),
     ]  # fmt: skip
     if KERAS == "keras":  # tf_keras cannot save both
         used.append(callbacks.BackupAndRestore(f"{path}/backup that goes"))
-    model.fit(x, y, batch_size=16, epochs=3, callbacks=used, verbose=2, shuffle=False)
+    with mock.patch("requests.post", lambda *_, **sent: posts.append(sent)):
+        model.fit(x, y, batch_size=16, epochs=3, callbacks=used, verbose=2, shuffle=False)
     return [encode(np.float64(best.best)), model.name]
 
 
@@ -103,6 +108,7 @@ def main() -> None:
             "best": best,
             "name": name,
             "there": there,
+            "posts": len(posts),
             "written by fit": after - before,
             "written": written() - before,
             "weights": [encode(w) for w in model.get_weights()],

@@ -114,6 +114,11 @@ def test_only_rank_0_shows_progress(files):
     assert shown[0] or "best" not in files.ranks[0]
 
 
+def test_only_rank_0_posts_to_a_server(files):
+    if "posts" in files.one:
+        assert [rank["posts"] for rank in files.ranks] == [files.one["posts"], 0] == [3, 0]
+
+
 @pytest.mark.full
 def test_each_rank_writes_its_own_files_with_TF_MPI_IO_all(launch, scripts, tmp_path):
     run = launch(

@@ -186,6 +186,9 @@ KERAS = (
     Row("{keras.src.callbacks.csv_logger,tf_keras.src.callbacks,tensorflow.python.keras.callbacks}"
         ":CSVLogger.on_train_begin", How.WRAP, keras_files.logging_nowhere,
         "only rank 0 writes it", _FILES, OTHER_FILES),
+    Row("{keras.src.callbacks.remote_monitor,tf_keras.src.callbacks,"
+        "tensorflow.python.keras.callbacks}:RemoteMonitor.on_epoch_end", How.WRAP,
+        keras_files.nothing, "only rank 0 posts to a server", _FILES, OTHER_FILES),
     Row("{keras.src.callbacks.tensorboard,tf_keras.src.callbacks,tf_keras.src.callbacks_v1,"
         "tensorflow.python.keras.callbacks,tensorflow.python.keras.callbacks_v1}"
         ":TensorBoard.on_train_end", How.WRAP, keras_files.closing_board,
