@@ -259,14 +259,15 @@ def refused() -> dict[str, str]:
 
 
 def cancelled() -> dict[str, Any]:
-    """Rank 0 gives up because the others are late; then all ranks average, and gather."""
+    """Rank 0 gives up because the others are late, before it hears that they wait in a barrier;
+    then all ranks average, and gather."""
     with tf.Graph().as_default(), v1.Session() as session:
         averages = average([VALUE, 2 * VALUE], "cancelled")
         gathered = tf.mpi.allgather(tf.constant([RANK]))
         session.run(averages)  # a session's first average synchronizes its variables
         errors = []
         if RANK == 0:
-            options = v1.RunOptions(timeout_in_ms=300)
+            options = v1.RunOptions(timeout_in_ms=100)
             for fetch in (averages, gathered):
                 errors.append(outcome(functools.partial(session.run, fetch, options=options)))
             tf.mpi.barrier("cancelled")
