@@ -4,7 +4,7 @@
 // creates it; decorators.cc installs this kernel), so the graph also loads in stock TensorFlow, as
 // an identity. In eager code it is the op TfMpiAverage. The last input is a float32 scalar, the
 // weight of this rank's tensors. TensorFlow calls ComputeAsync on an inter-op thread; the kernel
-// ends where its RequestGroup does.
+// ends on TensorFlow's runner (request_group.h).
 
 #ifndef TFMPI_GLUE_KERNELS_AVERAGE_KERNEL_H_
 #define TFMPI_GLUE_KERNELS_AVERAGE_KERNEL_H_
