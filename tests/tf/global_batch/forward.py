@@ -181,8 +181,8 @@ class Steps(keras.Model):
         return {"error": loss}
 
 
-def stepped(loss_of: Callable[[Any, Any, Any], Any]) -> dict[str, Any]:
-    model = Steps(loss_of)
+def stepped(loss_of: Callable[[Any, Any, Any], Any], steps: Any = Steps) -> dict[str, Any]:
+    model = steps(loss_of)
     model(X[:1])
     model.compile(keras.optimizers.SGD(0.1), run_eagerly=EAGER)
     data = X[:UNEVEN], ACTIONS[:UNEVEN]
@@ -237,6 +237,17 @@ def sum_of_function() -> dict[str, Any]:
     return stepped(lambda q, x, _: error(q(x)))
 
 
+class FunctionSteps(Steps):
+    @tf.function
+    def train_step(self, data: Any) -> Any:
+        return super().train_step(data)
+
+
+def step_in_function() -> dict[str, Any]:
+    """A function is analyzed when it is traced, and then the samples are its arguments."""
+    return stepped(lambda q, x, _: tf.reduce_mean(tf.square(q(x) - 1)), FunctionSteps)
+
+
 def numbered_in_function() -> dict[str, Any]:
     @tf.function
     def weights(x: Any) -> Any:
@@ -280,9 +291,15 @@ def own_gradient() -> dict[str, Any]:
     return stepped(lambda q, x, _: tf.reduce_mean(tf.square(clipped_back(q(x)) - 1)))
 
 
+def own_gradient_in_functions() -> dict[str, Any]:
+    function = tf.function(lambda x: tf.cond(tf.constant(True), lambda: clipped_back(x), lambda: x))
+    return stepped(lambda q, x, _: tf.reduce_mean(tf.square(function(q(x)) - 1)))
+
+
 def gradient_by_sample() -> dict[str, Any]:
     """TensorFlow also gives silu a custom gradient."""
-    return stepped(lambda q, x, _: tf.reduce_mean(tf.square(tf.nn.silu(q(x)) - 1)))
+    function = tf.function(tf.nn.silu)
+    return stepped(lambda q, x, _: tf.reduce_mean(tf.square(function(tf.nn.silu(q(x))) - 1)))
 
 
 class Private(keras.Model):
@@ -388,7 +405,7 @@ def own_loop() -> dict[str, Any]:
 MIXED = (recommender, flat, centered, hidden, stateful, counted)
 MIXED_STEPS = (
     *(numbered, root_of_function, numbered_in_function, rolled, turned),
-    *(own_gradient, private),
+    *(own_gradient, own_gradient_in_functions, private, step_in_function),
 )
 APART = (attends, chosen, of_function, sum_of_function, gradient_by_sample, asserted)
 UNTOLD = (untold, looks, own_loop)

@@ -14,7 +14,10 @@ from tiers import full
 WHOLE = "so every rank computes whole batches"
 SAME = "had the same samples"
 APART = {"attends", "chosen", "of_function", "sum_of_function", "asserted", "gradient_by_sample"}
-SOME = ("counted", "rolled", "looks", "own_loop", "own_gradient", "gradient_by_sample")
+SOME = (
+    *("counted", "rolled", "looks", "own_loop", "own_gradient", "own_gradient_in_functions"),
+    *("gradient_by_sample", "step_in_function"),
+)
 # By case, what makes every rank compute whole batches, and how the work could be shared.
 REASONS = {
     "rolled": "the loss 'mean_squared_error' (Roll in forward.py:",
@@ -24,6 +27,10 @@ REASONS = {
     "own_loop": "the script's own loop over the batches (make_train_function) may need all samples "
     "of a batch, so every rank computes whole batches. The result is that of one process, and so "
     "is the speed. To share the work, leave the loop to Keras",
+    "step_in_function": "the loss whose gradient it takes (an argument of a tf.function) may need "
+    "all samples of a batch, so every rank computes whole batches. The result is that of one "
+    "process, and so is the speed. To share the work, remove the tf.function, as Keras traces "
+    "train_step itself",
     "own_gradient": "the script's own gradient (IdentityN in forward.py:",
 }
 ROW = re.compile(r"plan: .*? \| (\w+) +\| (split|gathered|whole) ")

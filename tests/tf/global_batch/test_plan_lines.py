@@ -278,6 +278,7 @@ def test_upstream_gradients_of_several_samples_prevent_a_split(
     found = load("tensorflow.mpi._src.global_batch.sites").Findings(False)
     kind = gradients.Kind.MEAN
     part = types.SimpleNamespace(
+        analysis=None,
         kind=lambda _: kind,
         terms=lambda target: [gradients.Term(target, kind)],
         why=lambda _: "",

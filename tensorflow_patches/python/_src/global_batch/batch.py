@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.mpi._src.average import averaging, carrier, compiled, scope
 from tensorflow.mpi._src.global_batch import kinds, samples
-from tensorflow.mpi._src.global_batch.sites import Findings, Leaf, Plan, Planned, location
+from tensorflow.mpi._src.global_batch.sites import ARGUMENT, Findings, Leaf, Plan, Planned, location
 from tensorflow.mpi._src.global_batch.sizes import ONE
 from tensorflow.mpi._src.messaging import graph_collectives
 from tensorflow.mpi._src.presence import presence
@@ -107,7 +107,10 @@ class Part:
 
     def why(self, tensor: Any) -> str:
         """The operation that decides the kind of `tensor`, described for users."""
-        return location(self.analysis.why(tensor)) if is_symbolic(tensor) else ""
+        op = self.analysis.why(tensor) if is_symbolic(tensor) else None
+        # A function is traced before its caller has the op whose inputs are its arguments.
+        is_argument = op is not None and op.type == "Placeholder" and op.graph is not self._graph
+        return ARGUMENT if is_argument else location(op)
 
     def is_count(self, tensor: Any) -> bool:
         return is_symbolic(tensor) and self.analysis.dependence(tensor).is_count

@@ -80,7 +80,7 @@ def _analyze(part: Any, findings: Findings, targets: list[Any], upstream: Any) -
             # them.
             findings.whys.append(Why("a loss that depends on gradients"))
             return
-        mixing = own_gradients.find_mixing_op(part, target)
+        mixing = own_gradients.find_mixing_op(part.analysis, target)
         if mixing is not None:
             findings.whys.append(Why("the script's own gradient", location(mixing)))
         site.terms += [term.kind for term in terms]

@@ -147,6 +147,10 @@ class Analysis:
         ]
         return found
 
+    def insides(self, op: Any) -> list[Inside]:
+        """The analyses of the functions that `op`, whose outputs are analyzed, calls."""
+        return self._inside.get(key(op.outputs[0]), [])
+
     def why(self, tensor: Any) -> Any:
         """The first op on the way to `tensor` that combines several samples or cannot be analyzed.
 
@@ -163,7 +167,7 @@ class Analysis:
             if not worse:
                 break
             tensor = worse[0]
-        for inner in self._inside.get(key(tensor.op.outputs[0]), []):
+        for inner in self.insides(tensor.op):
             for output in inner.graph.outputs:
                 found = inner.why(output)
                 if found is not None and found.type != "Placeholder":
@@ -420,7 +424,7 @@ def find_drawing_loop(analysis: Analysis, graph: Any) -> Any:
         if op.type in rules_functions.LOOPS and _may_end_by_samples(analysis, op):
             return op
         analysis.dependence(op.outputs[0])
-        for inner in analysis._inside.get(key(op.outputs[0]), ()):
+        for inner in analysis.insides(op):
             found = find_drawing_loop(inner, inner.graph)
             if found is not None:
                 return found

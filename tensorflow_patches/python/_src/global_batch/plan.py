@@ -28,7 +28,15 @@ import tensorflow as tf
 from tensorflow.mpi._src.global_batch import batch, kinds, results, states
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
 from tensorflow.mpi._src.global_batch.rules_functions import BRANCHES, branches_of
-from tensorflow.mpi._src.global_batch.sites import Findings, How, Plan, Verdict, Why, location
+from tensorflow.mpi._src.global_batch.sites import (
+    ARGUMENT,
+    Findings,
+    How,
+    Plan,
+    Verdict,
+    Why,
+    location,
+)
 from tensorflow.mpi._src.runtime import group, hooks, log
 from tensorflow.mpi._src.variables import unwrap
 
@@ -107,6 +115,10 @@ def _make(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batches: 
         findings.whys.append(why)
     else:
         findings = _analyze(step, spec, whole_batches)
+        inline = f"remove the tf.function, as Keras traces {STEPS[step.call]} itself"
+        findings.whys = [
+            one._replace(way_out=inline) if one.op == ARGUMENT else one for one in findings.whys
+        ]
     way_out = f"use batches of one size that is a multiple of {group.size}"
     if findings.nested_draws and not is_even:
         what = "a random draw in a tf.function that the step calls"

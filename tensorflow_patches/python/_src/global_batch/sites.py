@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from tensorflow.mpi._src.global_batch.kind import Kind
 
 LOSS = "the loss whose gradient it takes"  # Why.what, for the loss of a step
+ARGUMENT = "an argument of a tf.function"  # Why.op, for a step or a part of it in a tf.function
 
 
 class How(enum.Enum):
