@@ -909,6 +909,13 @@ def factors() -> list[float]:
         return [float(session.run(term.factor())) for term in terms]
 
 
+def splits_declared() -> bool:
+    """Whether a metric's result, of which the step declares the kind, is split into terms."""
+    told, result, _ = traced(lambda y: tf.identity(1.0) + 2.0, [FLAT])
+    told.note(result, kinds.Kind.MIXED)
+    return kinds.terms(told, result) is not None
+
+
 def main() -> None:
     static = {
         kind: {name: of_static_rows(function) for name, function in functions.items()}
@@ -928,7 +935,7 @@ def main() -> None:
         if not agree(function, arguments)
     ]
     told = {"found": found, "static": static, "listed": listed(), "unlike": unlike}
-    result({**told, "factors": factors(), "drawing": drawing_loops()})
+    result({**told, "factors": factors(), "splits": splits_declared(), "drawing": drawing_loops()})
 
 
 if __name__ == "__main__":

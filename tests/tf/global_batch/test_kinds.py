@@ -16,6 +16,7 @@ def test_kinds_of_losses_are_recognized(scripts) -> None:
     assert not wrong
     assert not result["unlike"]
     assert result["factors"] == [6, 6]
+    assert not result["splits"], "a metric's result"
     assert [name for name, found in result["drawing"].items() if not found] == ["three steps"]
     listed = result["listed"]
     assert len(listed) > 15 and set(listed.values()) == {"ROWS"}, listed

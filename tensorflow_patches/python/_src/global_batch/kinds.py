@@ -73,6 +73,7 @@ class Analysis:
         self._is_input_trained = is_trained
         self._dependences = {which: OF_KIND[kind] for which, kind in known.items()}
         self._inputs = set(known)
+        self._noted: set[Any] = set()  # keys
         self._rows = rows
         self._captures: dict[int, int] = {}  # the number of captures noted, by the graph's id
         self._inside: dict[Any, list[Inside]] = {}  # by the key of the call's first output
@@ -83,6 +84,11 @@ class Analysis:
 
     def note(self, tensor: Any, kind: Kind) -> None:
         self._dependences[key(tensor)] = OF_KIND[kind]
+        self._noted.add(key(tensor))
+
+    def is_noted(self, tensor: Any) -> bool:
+        """Whether the kind of `tensor` was declared, so that its ops do not tell."""
+        return key(tensor) in self._noted
 
     def kind(self, tensor: Any) -> Kind:
         return self.dependence(tensor).kind
@@ -343,6 +349,8 @@ def terms(analysis: Analysis, tensor: Any) -> list[Term] | None:
         # Gradients count as their averages, which are the same on all ranks; gradients.py refuses
         # them in a loss.
         return [Term(tensor, Kind.CONST if kind is Kind.GRADIENT else kind)]
+    if analysis.is_noted(tensor):
+        return None
     op = tensor.op
     inputs = list(op.inputs)
     ratio = analysis.ratio(tensor) if kind is Kind.RATIO else None

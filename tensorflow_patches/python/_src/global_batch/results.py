@@ -43,7 +43,9 @@ def record_returned(model: Any, part: Part, findings: Findings, logs: Any) -> No
             if _is_same_on_ranks(model, value):
                 continue
             terms, kind = part.terms(value), part.kind(value)
-            if terms is None and kind in (Kind.RATIO, Kind.LINEAR):
+            if part.is_count(value):
+                kind = Kind.SUM
+            elif terms is None and kind in (Kind.RATIO, Kind.LINEAR):
                 kind = Kind.MIXED
             findings.values[path] = Kind.LINEAR if terms is not None and len(terms) > 1 else kind
 
