@@ -80,6 +80,8 @@ def plan_for(step: Step, spec: Any, is_even: bool, why: Why | None, whole_batche
       whole_batches: every rank can be fed whole batches; otherwise each rank has its own batches,
         which are gathered if the plan is WHOLE.
     """
+    if tf.config.functions_run_eagerly():
+        step = step._replace(eagerly=True, compiled=False)
     plans = vars(step.model).setdefault(_PLANS, {})
     static = _has_static_rows(spec)
     described = repr(tf.nest.map_structure(_with_unknown_rows, spec))
