@@ -221,7 +221,7 @@ def test_states_that_a_stand_in_changes_are_found(plan, monkeypatch, tensorflow,
 
 
 def test_a_step_that_cannot_be_analyzed_is_logged(plan, said, monkeypatch, tensorflow):
-    monkeypatch.setattr(plan, "only_traced", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(plan.python_state, "only_traced", lambda *_: contextlib.nullcontext())
     tensorflow.function.side_effect = TypeError("net needs real tensors")
     found = plan._analyze(step(converted=False), [], True)
     assert said == ["evaluate of model 'net' could not be analyzed: net needs real tensors"]
@@ -316,17 +316,19 @@ def test_a_model_that_only_its_step_can_build_is_logged(monkeypatch, tensorflow,
     data = load(f"tensorflow.mpi._src.{package}.data")
     said: list[str] = []
     monkeypatch.setattr(data.log, "debug", said.append)
+    monkeypatch.setattr(data.python_state, "only_traced", lambda _: contextlib.nullcontext())
     if package == "keras":
         build = mock.Mock(side_effect=TypeError("needs real tensors"))
         model = types.SimpleNamespace(name="net", built=False, _symbolic_build=build)
         model.run_eagerly, model._distribute_strategy = False, None
         monkeypatch.setattr(data.batch_shard, "MaybeShard", Ragged)
+        util = types.SimpleNamespace(structure=mock.MagicMock())
+        monkeypatch.setitem(sys.modules, "tensorflow.python.data.util", util)
         monkeypatch.setattr(data.batch_shard, "data_of", lambda _: None)
         monkeypatch.setitem(sys.modules, "tensorflow.python.data.util", mock.Mock())
         data._build_states(model, Tensor())
     else:
         tensorflow.function.side_effect = TypeError("needs real tensors")
-        monkeypatch.setattr(data.plan, "only_traced", lambda _: contextlib.nullcontext())
         data._try(types.SimpleNamespace(name="net"), None, None)
     assert said == ["model 'net' is built by its first step: needs real tensors"]
 

@@ -22,6 +22,8 @@ REASONS = (
     "the value assigned to 'queue/kept' may need all samples of a batch",
     "a loss that depends on gradients may need all samples of a batch",
     "the condition of an update (StatelessIf in whole_batch_said.py:",
+    "the global variable 'WIDTHS' may need all samples of a batch",
+    "the Python attribute 'calls' may need all samples of a batch",
     "the Python attribute 'turn' may need all samples of a batch",
     "To share the work, keep it in a tf.Variable, or turn off run_eagerly",
 )
@@ -75,14 +77,15 @@ def test_custom_steps_that_gather_nothing_get_whole_batches(
 ) -> None:
     """Losses over several samples in custom steps without collectives."""
     cases = ("computes_loss", "pairs", "queue", "penalty", "turns", "averages", "keeps", "dropped")
-    args = [*mode, *cases, "views", "adaptive", "skips", "quotient"]
+    more = ("counts_calls", "lists", "widths", "eager_functions")
+    args = [*mode, *cases, *more, "views", "adaptive", "skips", "quotient"]
     (alone,) = reference(scripts / "whole_batch.py", args=args)
     run = launch(scripts / "whole_batch.py", np=ranks, args=args, timeout=120, pooled=True).check()
     assert_same(run.results)
     for case, expected in alone.items():
         assert_close(run.results[0][case], expected, 1e-5)
     # One line per model.
-    lines = 11 if "tf_keras" in mode else 12
+    lines = 14 if "tf_keras" in mode else 16
     assert [text.count(WHOLE) for text in run.stderr] == [lines, *[0] * (ranks - 1)]
     if not mode:
         assert not [why for why in REASONS if why not in run.stderr[0]]

@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 from common import encode
 
+WIDTHS: list[int] = []
+
 
 def cases(
     keras: Any, Steps: Any, fit: Any, compiled: Any, net: Any, rmse: Any, data: Any
@@ -187,6 +189,87 @@ def cases(
         model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
         return {} if legacy else fit(model)
 
+    class Warms(keras.losses.Loss):
+        """Counts its calls in Python: in a graph, how often it is traced."""
+
+        def __init__(self) -> None:
+            super().__init__(name="warms")
+            self.calls = 0
+
+        def call(self, y: Any, guess: Any) -> Any:
+            self.calls += 1
+            return tf.reduce_mean(tf.square(y - guess), -1) * min(1.0, self.calls / 8)
+
+    def counts_calls() -> dict[str, Any]:
+        found = fit(compiled(net(), Warms()))
+        model = net()
+        model.compile(keras.optimizers.SGD(0.1), Warms(), run_eagerly=True)
+        return found | {f"{name} eagerly": value for name, value in fit(model).items()}
+
+    class Lists(keras.metrics.Metric):
+        """Keeps its batches in Python lists, which nobody sums over ranks."""
+
+        def __init__(self) -> None:
+            super().__init__(name="lists")
+            self.kept: list[Any] = []
+            self._steps: dict[str, list[Any]] = {"guesses": []}
+
+        def update_state(self, y: Any, guess: Any, sample_weight: Any = None) -> None:
+            self.kept = [*self.kept, y]
+            self._steps["guesses"].append(guess)
+
+        def result(self) -> Any:
+            guesses = tf.concat(self._steps["guesses"], 0)
+            return tf.reduce_max(tf.abs(tf.concat(self.kept, 0) - guesses))
+
+        def reset_state(self) -> None:
+            self.kept, self._steps = [], {"guesses": []}
+
+    def lists() -> dict[str, Any]:
+        model = net()
+        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=[Lists()], run_eagerly=True)
+        return {} if legacy else fit(model, validation_data=tuple(one[:7] for one in data))
+
+    class Widths(Steps):
+        """Sets an attribute in its first step, and a global list in every step."""
+
+        width = None
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            self.width = int(x.shape[-1]) if self.width is None else self.width
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - self(x, training=True))) / self.width
+            self.update(tape, loss)
+            WIDTHS.append(self.width)
+            return {"widths": loss, "samples": tf.shape(x)[0]}
+
+    def widths() -> dict[str, Any]:
+        WIDTHS.clear()
+        found = fit(Widths().ready(), 32)
+        model = Widths().ready()
+        model.width = 8  # only the list changes
+        model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
+        found |= {f"{name} eagerly": value for name, value in fit(model).items()}
+        return found | {"steps": encode(np.asarray(WIDTHS, np.float32))}
+
+    def eager_functions() -> dict[str, Any]:
+        """A mean and a sum, which an eager step cannot tell apart."""
+        tf.config.run_functions_eagerly(True)
+        try:
+            return fit(Sums().ready())
+        finally:
+            tf.config.run_functions_eagerly(False)
+
+    class Sums(Steps):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                errors = tf.square(y - self(x, training=True))
+                loss = tf.reduce_mean(errors) + 0.02 * tf.reduce_sum(errors)
+            self.update(tape, loss)
+            return {"sums": loss}
+
     class Views(Steps):
         """A loss object that pairs the halves of two concatenated views, as in SimCLR."""
 
@@ -277,6 +360,10 @@ def cases(
         turns,
         averages,
         keeps,
+        counts_calls,
+        lists,
+        widths,
+        eager_functions,
         views,
         adaptive,
         skips,

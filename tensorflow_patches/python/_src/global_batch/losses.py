@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.mpi._src.global_batch import batch
+from tensorflow.mpi._src.global_batch import batch, python_state
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
 from tensorflow.mpi._src.global_batch.sites import Findings, How, Leaf, Site, Why
 from tensorflow.mpi._src.interpose import hooking
@@ -39,6 +39,7 @@ def on_part(keras: Keras, original: Any) -> Any:
 
     @hooking.without_autograph
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        python_state.note_call(self)
         part = batch.current()
         function = hooking.with_callers_autograph(original)
         if part is None or part.is_suspended:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.mpi._src.global_batch import batch, results, states
+from tensorflow.mpi._src.global_batch import batch, python_state, results, states
 from tensorflow.mpi._src.global_batch.kinds import Kind
 from tensorflow.mpi._src.global_batch.sites import Findings, How, Leaf, Site, Why
 from tensorflow.mpi._src.interpose import hooking
@@ -33,6 +33,7 @@ def updated(original: Any) -> Any:
 
     @hooking.without_autograph
     def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
+        python_state.note_call(self)
         part = batch.current()
         function = hooking.with_callers_autograph(original)
         # A subclass calls its base class's update_state on the same metric.

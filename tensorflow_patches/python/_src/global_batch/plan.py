@@ -15,17 +15,12 @@ TF_MPI_LOG_LEVEL=debug shows each plan.
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import random
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
-from tensorflow.mpi._src.global_batch import batch, kinds, results, states
+from tensorflow.mpi._src.global_batch import batch, kinds, python_state, results, states
 from tensorflow.mpi._src.global_batch.kinds import ROWS, Kind
 from tensorflow.mpi._src.global_batch.rules_functions import BRANCHES, branches_of
 from tensorflow.mpi._src.global_batch.sites import (
@@ -42,7 +37,6 @@ from tensorflow.mpi._src.variables import unwrap
 
 _PLANS = "_tf_mpi_plans"  # attribute of a model: its plans by key
 _CURRENT = "_tf_mpi_plan"  # attribute of a model: the plan of the last call, by step
-_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
 
 
@@ -190,9 +184,9 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Findings:
             _judge_conditions(part, findings)
             _judge_draws(part, findings, graph)
 
-    changed_attributes: list[str] = []
+    changed: list[str] = []
     try:
-        with only_traced(step.model, changed_attributes):
+        with python_state.only_traced(step.model, changed):
             tf.function(trial, autograph=step.converted).get_concrete_function(*present)
     except Exception as error:  # the script's own; the step itself raises it, too
         log.debug(f"{step.call} of model '{step.model.name}' could not be analyzed: {error}")
@@ -200,163 +194,10 @@ def _analyze(step: Step, spec: Any, whole_batches: bool) -> Findings:
         what = f"a step that cannot be traced into a graph ({_first_line(error)})"
         findings.whys.append(Why(what, way_out="use TensorFlow's ops only"))
         return findings
-    if changed_attributes and step.eagerly:  # the step's Python code may branch on it
+    if changed and step.eagerly:  # the step's Python code may branch on it
         way_out = "keep it in a tf.Variable, or turn off run_eagerly"
-        found[-1].whys.append(
-            Why(f"the Python attribute '{changed_attributes[0]}'", way_out=way_out)
-        )
+        found[-1].whys.append(Why(changed[0], way_out=way_out))
     return found[-1]
-
-
-@contextlib.contextmanager
-def only_traced(model: Any, changed_attributes: list[str] | None = None) -> Iterator[None]:
-    """Restores Python state after a trace of `model` that a run on one process does not make.
-
-    That is the states of random and NumPy; random generators in attributes of the model and its
-    layers, or global in their modules; numbers in attributes of the model and its layers; tensors
-    in the model's public attributes; and the contents of the model's public lists, dicts and sets,
-    to which a step may append tensors. Layers that the trace builds stay built, and keep the state
-    that building sets.
-
-    Args:
-      changed_attributes: receives the names of the model's own attributes that the trace changed.
-    """
-    generator_states, numbers = (random.getstate(), np.random.get_state()), _numbers(model)
-    was_built, containers, attributes = _is_built(model), _containers(model), dict(vars(model))
-    of_layers = [
-        (one, kept, _is_built(one)) for one in _layers_and_tracked(model) if (kept := _numbers(one))
-    ]
-    try:
-        with _copies_of_generators([model, *_layers_and_tracked(model)]):
-            yield
-    finally:
-        random.setstate(generator_states[0])
-        np.random.set_state(generator_states[1])
-        built_since = _is_built(model) != was_built
-        changed = _restore_numbers(model, numbers, built_since)
-        changed += _restore_tensors(model, attributes)
-        if not built_since:
-            changed += _restore_contents(containers)
-        for owner, before, owner_was_built in of_layers:
-            if _is_built(owner) == owner_was_built:
-                owner.__dict__.update(before)
-        if changed_attributes is not None:
-            changed_attributes += changed
-
-
-@contextlib.contextmanager
-def _copies_of_generators(owners: list[Any]) -> Iterator[None]:
-    """Replaces random generators in the attributes of `owners`, and in their modules, by copies."""
-    modules = {type(one).__module__: None for one in owners}
-    held = [
-        vars(one) for one in (*owners, *map(sys.modules.get, modules)) if hasattr(one, "__dict__")
-    ]
-    found = [
-        (attributes, name, value)
-        for attributes in held
-        for name, value in attributes.items()
-        if isinstance(value, _GENERATORS) and not isinstance(value, random.SystemRandom)
-    ]
-    for attributes, name, generator in found:
-        attributes[name] = copy.deepcopy(generator)
-    try:
-        yield
-    finally:
-        for attributes, name, generator in found:
-            attributes[name] = generator
-
-
-def _is_built(owner: Any) -> bool:
-    return bool(getattr(owner, "built", True))
-
-
-def _numbers(owner: Any) -> dict[str, float]:
-    """The attributes of `owner` that are Python numbers."""
-    attributes = getattr(owner, "__dict__", {})
-    return {name: one for name, one in attributes.items() if type(one) in (int, float)}
-
-
-def _containers(owner: Any) -> dict[str, tuple[Any, Any]]:
-    """The public attributes of `owner` that are lists, dicts or sets, each with a copy.
-
-    Not tf_keras's wrappers of lists, which forbid saving once an item has been removed.
-    """
-    attributes = getattr(owner, "__dict__", {})
-    return {
-        name: (one, tuple(one.items()) if isinstance(one, dict) else tuple(one))
-        for name, one in attributes.items()
-        if isinstance(one, (list, dict, set)) and name[0] != "_" and not hasattr(one, "_storage")
-    }
-
-
-def _restore_contents(containers: dict[str, tuple[Any, Any]]) -> list[str]:
-    """Restores the containers that have changed, and returns their names.
-
-    Bypasses the methods of Keras's subclasses, which track what is added.
-    """
-    changed = []
-    for name, (one, before) in containers.items():
-        kind: Any = next(kind for kind in (list, dict, set) if isinstance(one, kind))
-        now = tuple(one.items()) if kind is dict else tuple(one)
-        if list(map(_identity, now)) == list(map(_identity, before)):
-            continue
-        kind.clear(one)
-        (list.extend if kind is list else kind.update)(one, before)
-        changed.append(name)
-    return changed
-
-
-def _identity(item: Any) -> Any:
-    """Equal for the same object, or the same key and value."""
-    return tuple(map(id, item)) if type(item) is tuple else id(item)
-
-
-def _layers_and_tracked(model: Any) -> list[Any]:
-    """The model's layers and what they track, as tf_keras's generators, which count their seeds."""
-    from tensorflow.python.trackable import base
-
-    layers = list(model._flatten_layers(include_self=False))
-    tracked = [one for layer in layers for one in vars(layer).values()]
-    return [*layers, *(one for one in tracked if isinstance(one, base.Trackable))]
-
-
-def _restore_numbers(model: Any, before: dict[str, float], built_since: bool) -> list[str]:
-    """Restores the numbers that have changed, and returns their names.
-
-    Args:
-      built_since: the model was built by the trace, and keeps numbers that it did not have before.
-    """
-    changed = []
-    for name, number in _numbers(model).items():
-        if name not in before:
-            if built_since:
-                continue
-            delattr(model, name)
-        elif number != before[name]:
-            setattr(model, name, before[name])
-        else:
-            continue
-        changed.append(name)
-    return changed
-
-
-def _restore_tensors(model: Any, before: dict[str, Any]) -> list[str]:
-    """Restores the public attributes that are tensors of the trace now. Returns the names of those
-    that the trace may have read as numbers: a running mean, but not None."""
-    made = [
-        name
-        for name, one in vars(model).items()
-        if name[0] != "_" and isinstance(one, tf.Tensor) and batch.is_symbolic(one)
-    ]
-    made = [name for name in made if vars(model)[name] is not before.get(name)]
-    for name in made:
-        if name in before:
-            setattr(model, name, before[name])
-        else:
-            delattr(model, name)
-    return [
-        name for name in made if isinstance(getattr(model, name, None), (int, float, tf.Tensor))
-    ]
 
 
 def _first_line(error: Exception) -> str:

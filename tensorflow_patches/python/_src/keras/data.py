@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.mpi._src.data import batch_shard, dataset_shard, feeds, python_batches, seeds
-from tensorflow.mpi._src.global_batch import plan
+from tensorflow.mpi._src.global_batch import plan, python_state
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.runtime import group, log
@@ -246,6 +246,7 @@ def _build_states(model: Any, spec: Any) -> None:
     try:
         strategy = model._distribute_strategy
         with strategy.scope() if strategy is not None else contextlib.nullcontext():
-            model._symbolic_build(data_batch=present)
+            with python_state.only_traced(model):
+                model._symbolic_build(data_batch=present)
     except Exception as error:  # only real tensors can build this model, so its first step does
         log.debug(f"model '{model.name}' is built by its first step: {error}")

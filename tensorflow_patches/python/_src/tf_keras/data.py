@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.mpi._src.data import batch_shard, dataset_shard, feeds, python_batches, seeds
-from tensorflow.mpi._src.global_batch import plan
+from tensorflow.mpi._src.global_batch import plan, python_state
 from tensorflow.mpi._src.interpose import hooking
 from tensorflow.mpi._src.keras import calls
 from tensorflow.mpi._src.keras import data as keras_data
@@ -206,7 +206,7 @@ def _inputs(given: Any) -> Any:
 def _try(model: Any, step: Any, data: Any) -> None:
     """Traces `step` on `data`, a spec, which creates variables."""
     try:
-        with plan.only_traced(model):
+        with python_state.only_traced(model):
             tf.function(step).get_concrete_function(data)
     except Exception as error:  # only real tensors can build this model: the first step will
         log.debug(f"model '{model.name}' is built by its first step: {error}")
