@@ -78,6 +78,34 @@ def built() -> Any:
     return history.history["loss"], [encode(weight) for weight in model.get_weights()]
 
 
+class Adversarial(keras.Model):  # type: ignore[name-defined]
+    """Its step creates variables that call() does not reach, with one optimizer for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator, self.critic = keras.layers.Dense(5), keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.critic(x)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, _ = data
+        with tf.GradientTape() as tape:
+            gap = self.critic(x) - self.critic(self.generator(x[:, :2]))
+            loss = tf.reduce_mean(tf.square(gap - 1.0))
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return {"gap": loss}
+
+
+def adversarial() -> Any:
+    keras.utils.set_random_seed(1)
+    model = Adversarial()
+    model.compile("sgd")
+    history = model.fit(X, X[:, :1], batch_size=10, epochs=2, shuffle=False, verbose=0)
+    return history.history["gap"], [encode(weight) for weight in model.get_weights()]
+
+
 class Pool(keras.Model):  # type: ignore[name-defined]
     """Returns one result for a whole graph."""
 
@@ -330,6 +358,7 @@ CASES = {
     "evaluated": evaluated,
     "predicted": predicted,
     "built": built,
+    "adversarial": adversarial,
     "pooled": pooled,
     "gathered": gathered,
     "gathered late": gathered_late,

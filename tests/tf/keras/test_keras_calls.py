@@ -43,10 +43,11 @@ def test_a_model_built_by_its_first_use_is_the_same_on_all_ranks(alone, run, cas
             np.testing.assert_array_equal(decode(ours), decode(theirs))
 
 
-def test_a_model_built_by_a_trace_stays_built(alone, run):
+@pytest.mark.parametrize("case", ["built", "adversarial"])
+def test_a_model_built_by_a_trace_stays_built(alone, run, case):
     for rank in run.results:
-        np.testing.assert_allclose(rank["built"][0], alone["built"][0], rtol=1e-6)
-        for ours, theirs in zip(rank["built"][1], alone["built"][1], strict=True):
+        np.testing.assert_allclose(rank[case][0], alone[case][0], rtol=1e-6)
+        for ours, theirs in zip(rank[case][1], alone[case][1], strict=True):
             np.testing.assert_allclose(decode(ours), decode(theirs), atol=1e-6)
 
 

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import functools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -246,7 +247,20 @@ def _build_states(model: Any, spec: Any) -> None:
     try:
         strategy = model._distribute_strategy
         with strategy.scope() if strategy is not None else contextlib.nullcontext():
-            with python_state.only_traced(model):
+            with python_state.only_traced(model), _without_optimizer(model):
                 model._symbolic_build(data_batch=present)
     except Exception as error:  # only real tensors can build this model, so its first step does
         log.debug(f"model '{model.name}' is built by its first step: {error}")
+
+
+@contextlib.contextmanager
+def _without_optimizer(model: Any) -> Iterator[None]:
+    """Inside, _symbolic_build does not build the optimizer. The first step does, which may have
+    created variables that call() does not reach."""
+    attributes = vars(model)
+    optimizer = attributes.get("optimizer")
+    attributes["optimizer"] = None
+    try:
+        yield
+    finally:
+        attributes["optimizer"] = optimizer
