@@ -97,6 +97,25 @@ def of_a_loop_and_a_branch() -> list[Any]:
     return [*step(tensor(RANK)), average([3 * tensor(RANK)], "control flow")[0]]
 
 
+def of_parallel_iterations() -> list[Any]:
+    """Without side effects, TensorFlow runs a loop's iterations in parallel. The first to finish
+    differs by rank."""
+
+    def delayed(number: Any) -> Any:
+        time.sleep(0.03 * (number % 2 == RANK % 2))
+        return np.float32(number + 1)
+
+    def iteration(number: Any) -> Any:
+        factor = tf.numpy_function(delayed, [number], tf.float32, stateful=False)
+        return average([factor * tensor(RANK)], "parallel")[0]
+
+    @tf.function
+    def step() -> Any:
+        return tf.map_fn(iteration, tf.range(3), fn_output_signature=tf.TensorSpec([4]))
+
+    return list(tf.reduce_mean([step() for _ in range(6)], axis=0))
+
+
 def of_nested_functions() -> list[Any]:
     """Rank 1 has already traced the inner function; rank 0 traces it inside the outer one."""
 
@@ -152,6 +171,7 @@ MEANS = (
     of_a_function,
     of_constants,
     of_a_loop_and_a_branch,
+    of_parallel_iterations,
     of_nested_functions,
     after_a_retrace_on_rank_0,
     of_a_session,

@@ -13,6 +13,7 @@ CASES = (
     "of_a_function",
     "of_constants",
     "of_a_loop_and_a_branch",
+    "of_parallel_iterations",
     "of_nested_functions",
     "after_a_retrace_on_rank_0",
     "of_a_session",

@@ -35,9 +35,15 @@ def marked_identity(
 
 def mark(op: Any, names: list[str], label: str, **more: Any) -> None:
     """Turns an IdentityN whose last input is a weight into an average. See marked_identity."""
+    from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
+
     encoded = [name.encode() for name in names]
     attributes = {LABEL: {"s": label.encode()}, NAMES: {"list": {"s": encoded}}, **more}
     _set(op, {_KEEP: {"b": True}, **attributes})
+    # TensorFlow runs iterations of a loop in parallel, in an order that differs by rank, up to the
+    # body's control outputs. The average has the same name in all of them.
+    if isinstance(op.graph, control_flow.ControlFlowFuncGraph):
+        op.graph.control_outputs.append(op)
 
 
 def kept_identity(averages: list[Any]) -> list[Any]:
