@@ -55,7 +55,7 @@ struct Event {
 
 struct ThreadEvents {
   std::string name;
-  std::vector<Event> events;  // recorded in this order, each at its end, but a kWait later
+  std::vector<Event> events;  // in the order in which they ended, but a kWait may come later
 };
 
 // Everything that one process has recorded.

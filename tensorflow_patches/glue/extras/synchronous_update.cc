@@ -54,12 +54,13 @@ void SynchronousUpdate::Compute(OpKernelContext* context) {
   stock_->Compute(context);  // it has the same node and inputs as this kernel
 }
 
-// Called in the first execution, and if the variable has changed, as it may in a loaded function.
+// Called in the first execution, and when it gets another variable, as it may in a loaded function.
 // Fails instead of waiting for other ranks: they may wait for work that only this thread would run.
 absl::Status SynchronousUpdate::Synchronize(OpKernelContext* context) {
   std::vector<std::string> keys;
   for (int input = 0; input < context->num_inputs(); ++input) {
-    // Among refs only the variable has a name here; its slots are synchronized if it is.
+    // Of ref inputs only the first, the variable, has a name here. What holds for it holds for its
+    // slots.
     if (IsState(context, input) && (input == 0 || !context->input_is_ref(input))) {
       keys.push_back(StateKey(context, input, node_.ref_variable));
     }

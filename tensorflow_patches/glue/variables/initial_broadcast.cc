@@ -20,7 +20,7 @@ using Variable = tensorflow::core::RefCountPtr<tensorflow::Var>;
 absl::Status ReceiveInto(OpKernelContext* context, int input, Tensor* value) {
   bool unshared = false;
   if (context->input_is_ref(input)) {
-    *value = Tensor();  // or RefCountIsOne would count it
+    *value = Tensor();  // which may hold the memory, so that RefCountIsOne would be false
     const tensorflow::TensorValue& ref = context->params()->inputs[input];
     tensorflow::mutex_lock lock(*ref.mutex_if_ref);
     unshared = ref.tensor->RefCountIsOne();
@@ -101,7 +101,8 @@ void InitialBroadcast::AddBroadcasts(OpKernelContext* context, const std::string
   bool synchronized = false;
   for (int input = 0; input < context->num_inputs(); ++input) {
     if (!IsState(context, input)) continue;
-    // Among refs only the variable has a name here; its slots are synchronized if it is.
+    // Of ref inputs only the first, the variable, has a name here. What holds for it holds for its
+    // slots.
     if (input == 0 || !context->input_is_ref(input)) {
       const std::string key = StateKey(context, input, ref_variable);
       synchronized = VariableNames::Get().TestAndMarkSynchronized(key);
@@ -117,7 +118,7 @@ void InitialBroadcast::AddBroadcasts(OpKernelContext* context, const std::string
 
 absl::Status InitialBroadcast::AddBroadcast(OpKernelContext* context, int input,
                                             const std::string& request_name, RequestGroup* group) {
-  // Read before the rank: a rank of an earlier group must not send as one of this generation.
+  // Read before the rank: the rank of an earlier generation must not be used in this one.
   const uint64_t generation = GetEngine()->published().generation();
   rank_ = GetEngine()->topology().rank;
   Tensor value;

@@ -58,7 +58,8 @@ def options(op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _made(op: Callable[..., Any], arguments: dict[str, Any], instead: dict[str, Any]) -> Any:
-    """Makes a dataset; keeps and records an open order if the ranks need not agree on it."""
+    """Makes a dataset with the arguments `instead`, for one order on all ranks; if ranks need not
+    agree, with the script's, and marks it as open."""
     if entropy.is_shared():
         return op(**{**arguments, **instead})
     dataset = op(**arguments)

@@ -53,7 +53,7 @@ class Dependence:
         masks have selected do not correspond.
       is_index: whether the values are indices of samples; FIRST: only the first of each vector.
       any_layout: whether any outer and inner fit, as for random numbers.
-      zero: whether it is 0: a constant, and also a sum over samples.
+      zero: whether it is 0, which is a constant as well as a sum over samples.
       numbers: its values, as an array of sizes.Number; None if they are not tracked.
     """
 

@@ -1,8 +1,8 @@
-"""Python state that a trace changes, and that must be as before if one process makes no such trace.
+"""Restores the Python state that a trace has changed and that one process, without it, would not.
 
-That is the states of random and NumPy, and in attributes of the model, of its layers, of the losses
-and metrics that the trace calls, and in the globals of their modules: random generators, numbers,
-tensors, and the contents of lists, dicts and sets.
+That is the states of random and NumPy; and random generators, numbers, tensors and the contents of
+lists, dicts and sets that are attributes of the model, of its layers, or of the losses and metrics
+that the trace calls, or globals of their modules.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ class _State:
             if _has_changed(items, _items(container), is_public=name[0] != "_"):
                 _put(container, items)
                 changed.append(name)
-        was_built = _built(self.owner) == self._built
+        is_built_since = _built(self.owner) != self._built
         for name, now in list(getattr(self.owner, "__dict__", {}).items()):
             before = self._attributes.get(name, _ABSENT)
             if now is before or name in _OF_KERAS:
                 continue
             if type(now) in _NUMBERS:
-                kept = now == before or (not was_built and type(before) not in _NUMBERS)
+                kept = now == before or (is_built_since and type(before) not in _NUMBERS)
             else:
                 kept = not _is_of_trace(now)
             if kept:
@@ -143,7 +143,7 @@ def _put(container: Any, items: list[Any]) -> None:
 
 def _has_changed(before: list[Any], now: list[Any], is_public: bool) -> bool:
     """Whether the trace has changed the items, other than by keeping what it made for later, such
-    as layers. Of what Keras keeps in private attributes, nothing is a tensor."""
+    as layers. In private attributes other than _OF_KERAS, Keras keeps no tensors."""
     were = list(map(_identity, before))
     if list(map(_identity, now)) == were:
         return False

@@ -74,7 +74,8 @@ def _sliced_samples(node: Node, dep: Dependence, cut: slice) -> Dependence:
     blocks = ((end or length) - (start or sizes.ZERO)) / block
     if step == 1 and first.value is not None and blocks.value and dep.outer.value:
         inside = 0 <= first.value and first.value + blocks.value <= dep.outer.value
-        return dep.but(outer=blocks) if inside else MIXED  # some of the runs over all samples
+        # Some of the `outer` blocks, each of all samples.
+        return dep.but(outer=blocks) if inside else MIXED
     offset = 0 if start is None else start.value
     each = dep.inner / sizes.number(step)
     if each.is_whole and offset is not None and 0 <= offset < step and end is None:
