@@ -77,7 +77,7 @@ def test_custom_steps_that_gather_nothing_get_whole_batches(
 ) -> None:
     """Losses over several samples in custom steps without collectives."""
     cases = ("computes_loss", "pairs", "queue", "penalty", "turns", "averages", "keeps", "dropped")
-    more = ("counts_calls", "lists", "widths", "eager_functions")
+    more = ("counts_calls", "lists", "widths", "eager_functions", "differs")
     args = [*mode, *cases, *more, "views", "adaptive", "skips", "quotient"]
     (alone,) = reference(scripts / "whole_batch.py", args=args)
     run = launch(scripts / "whole_batch.py", np=ranks, args=args, timeout=120, pooled=True).check()
@@ -85,7 +85,7 @@ def test_custom_steps_that_gather_nothing_get_whole_batches(
     for case, expected in alone.items():
         assert_close(run.results[0][case], expected, 1e-5)
     # One line per model.
-    lines = 14 if "tf_keras" in mode else 16
+    lines = 15 if "tf_keras" in mode else 17
     assert [text.count(WHOLE) for text in run.stderr] == [lines, *[0] * (ranks - 1)]
     if not mode:
         assert not [why for why in REASONS if why not in run.stderr[0]]

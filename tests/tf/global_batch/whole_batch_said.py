@@ -169,6 +169,27 @@ def cases(
         model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
         return fit(model)
 
+    class Differs(Steps):
+        """Compares with the loss of the step before, of which there is none at first."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._last = None
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - self(x, training=True)))
+            self.update(tape, loss)
+            change = loss if self._last is None else loss - self._last
+            self._last = loss
+            return {"change": change}
+
+    def differs() -> dict[str, Any]:
+        model = Differs().ready()
+        model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
+        return fit(model)
+
     class Keeps(Steps):
         """Keeps means of its batches in a Python list and reads them in later steps."""
 
@@ -364,6 +385,7 @@ def cases(
         lists,
         widths,
         eager_functions,
+        differs,
         views,
         adaptive,
         skips,

@@ -95,7 +95,7 @@ class _State:
             self._keep(name, inner, depth - 1)
 
     def restore(self) -> list[str]:
-        """Restores them, and describes those that have changed and may have been read."""
+        """Restores them, and describes those that have changed."""
         changed = []
         for name, container, items in self._contents:
             if _has_changed(items, _items(container), is_public=name[0] != "_"):
@@ -116,8 +116,7 @@ class _State:
                 delattr(self.owner, name)
             else:
                 setattr(self.owner, name, before)
-            if type(now) in _NUMBERS or isinstance(before, (*_NUMBERS, *_CONTAINERS, tf.Tensor)):
-                changed.append(name)
+            changed.append(name)
         if isinstance(self.owner, types.ModuleType):
             return [f"the global variable '{name}'" for name in changed]
         return [f"the Python attribute '{name}'" for name in changed]
