@@ -3,12 +3,12 @@
 All ranks run the script's os.mkdir("run") on one disk. The first rank succeeds, and the others find
 that the folder exists, although the script creates it once. Worse, a rank that comes late to
 os.rename("log", "log.old") would rename the log that another rank has begun since. So a renaming or
-removal that another rank of the node has made more often counts as made: the late rank does not
-make it, and drops what it has prepared for it, such as a temporary file (_is_done). Nor does it
-rename or remove what a rank that is ahead has begun (journal.is_ahead): `if exists("run"):
-rmtree("run")` would remove what the other has written after its `makedirs("run")`. And any call
-that fails because its result is there already succeeds, if another rank has made it since this
-rank's previous one. Calls on other nodes are not known: then the error is raised, and
+removal that another rank of the node has made more often than this one counts as made: the late
+rank does not make it, and drops what it has prepared for it, such as a temporary file (_is_done).
+Nor does it rename or remove what a rank that is ahead has begun (journal.is_ahead): `if
+exists("run"): rmtree("run")` would remove what the other has written after its `makedirs("run")`.
+And any call that fails because its result exists counts as successful, if another rank has made it
+since this rank's previous one. Calls on other nodes are not known: then the error is raised, and
 explanations.py explains it.
 """
 
@@ -217,7 +217,8 @@ def _status(path: str) -> os.stat_result | None:
 
 
 def _is_done(name: str, paths: list[str], key: str) -> bool:
-    """Whether this rank need not make a call that another rank has made more often.
+    """Whether this rank skips a call that another rank has made more often; then it removes what
+    it has made for the call.
 
     A move is needed if nothing is at its target. Otherwise a source that this rank has made since
     the other rank's call is older than the target, and is removed here. Files to which this rank
