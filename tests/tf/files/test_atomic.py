@@ -72,6 +72,17 @@ def test_a_new_file_exists_for_its_writer_alone_until_it_is_closed(writes, opens
         assert writes.atomic.seeing(os.stat)(tmp_path / "another").st_size == 0
 
 
+def test_moving_a_new_file_into_place_creates_no_empty_one(writes, opens, monkeypatch, tmp_path):
+    """Another rank that finds an empty file would read it."""
+    for name in ("stat", "lstat"):
+        monkeypatch.setattr(os, name, writes.atomic.seeing(getattr(os, name)))
+    created: list[object] = []
+    monkeypatch.setattr(writes.atomic.AtomicFile, "exist", lambda _, path: created.append(path))
+    with opens(tmp_path / "new", "w") as file:
+        file.write("text")
+    assert str(tmp_path / "new") not in created
+
+
 def test_a_tree_with_links_is_copied(writes, monkeypatch, tmp_path):
     """Functions of os are also looked up in sets such as os.supports_follow_symlinks."""
     for name in ("chmod", "lstat", "stat"):

@@ -23,6 +23,8 @@ from typing import Any
 from tensorflow.mpi._src.files import appends, journal, names, saves, versions
 from tensorflow.mpi._src.runtime import group
 
+# Of Python: `seeing` replaces it, and creates the file.
+_stat = os.stat
 _HELD_SECONDS = 1.0
 _SPECIAL = ("/proc/", "/sys/")
 _KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access")  # file systems set others themselves
@@ -50,7 +52,7 @@ class AtomicFile:
     def __init__(self, path: str, named: bool = False) -> None:
         self._process = os.getpid()
         self._since = time.monotonic()
-        self._appearing = threading.RLock()  # exist() is called inside appear(), by os.stat
+        self._appearing = threading.RLock()  # appear() may look for the path: exist()
         self._appeared = False
         self._placed = False  # whether it has replaced the file at `path`, and was not copied there
         self._given = os.path.abspath(path)
@@ -185,7 +187,7 @@ class AtomicFile:
         file that this object has created at `path` never wins.
         """
         try:
-            there = os.stat(self.path)
+            there = _stat(self.path)
         except OSError:
             return False
         before, size = self._before, os.fstat(self.descriptor).st_size
@@ -216,7 +218,7 @@ class AtomicFile:
 
     def _move_into_place(self) -> bool:
         with contextlib.suppress(OSError):
-            mode = os.stat(self.path).st_mode
+            mode = _stat(self.path).st_mode
             # Whether the script has changed it meanwhile.
             if self._before is not None and mode != self._before.st_mode:
                 os.fchmod(self.descriptor, stat.S_IMODE(mode))

@@ -37,6 +37,7 @@ _job = ""  # identifies this job's notes; empty: there is no journal
 _own = 0  # this rank's number at the start, which stays when survivors get new ones
 _has_all_ranks = False
 _noted: collections.Counter[str] = collections.Counter()  # calls of this rank, by kind
+_lstat = os.lstat  # of Python: atomic.seeing replaces it, and takes a lock of the file
 # Guards what follows, and appends.py. Reentrant: a finalizer, which may run anywhere, may close a
 # file.
 lock = threading.RLock()
@@ -275,7 +276,7 @@ def is_ahead(path: str) -> bool:
     for one in list(_used):
         if one.startswith(real + os.sep):
             with contextlib.suppress(OSError):
-                if os.lstat(one).st_ino == _used[one]:
+                if _lstat(one).st_ino == _used[one]:
                     return False
     return True
 
@@ -285,7 +286,7 @@ def _begun_in(real: str) -> tuple[int, list[int]]:
     if not _job:
         return 0, []
     with contextlib.suppress(OSError), lock:
-        inode = os.lstat(real).st_ino
+        inode = _lstat(real).st_ino
         _open()
         _read_notes()
         calls = [_calls.get(f"{kind} {inode} {real}") for kind in ("begun", "made")]

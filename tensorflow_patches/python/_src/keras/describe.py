@@ -8,6 +8,7 @@ out, too.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import types
@@ -127,7 +128,8 @@ def _config(value: Any) -> Any:
     except Exception:  # it cannot be serialized, and is described by its class
         return None
     finally:
-        filters.remove(_IGNORED)
+        with contextlib.suppress(ValueError):  # get_config() has reset the filters
+            filters.remove(_IGNORED)
 
 
 def _lines(key: str, called: str, value: Any) -> Iterator[Line]:
